@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which style cuts which module: a table from name patterns to styles, one for tensor parallelism and one for experts.
+// Ownership and execution read the table; nothing else knows how a module is cut.
+#ifndef SHARDPLAN_MODULE_PLAN_HPP
+#define SHARDPLAN_MODULE_PLAN_HPP
+
+#include <shardplan/parameters.hpp>
+#include <string_view>  // string_view
+
+namespace shardplan {
+
+enum class module_style : unsigned char {
+  replicated,      ///< whole on every rank
+  colwise,         ///< output features cut: rows of the weight, and the bias
+  rowwise,         ///< input features cut: columns of the weight; a sum is owed, the bias is added once after it
+  vocabulary,      ///< rows of the vocabulary cut
+  grouped,         ///< whole experts cut over ep, none inside
+  packed_colwise,  ///< experts over ep; gate rows and up rows each cut over etp
+  grouped_rowwise  ///< experts over ep; input features cut over etp, a sum is owed
+};
+
+constexpr std::string_view name_of(module_style s) {
+  constexpr std::string_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
+                                        "grouped",    "packed_colwise", "grouped_rowwise"};
+  return names[static_cast<std::size_t>(s)];
+}
+
+struct module_rule {
+  std::string_view pattern;  ///< dotted name of a module; `*` stands for one component
+  module_style style;
+};
+
+/// How the Qwen3-MoE family is cut unless a caller says otherwise. The last matching pattern counts.
+inline constexpr module_rule qwen3_moe_module_plan[] = {
+    {"model.embed_tokens", module_style::vocabulary},
+    {"model.layers.*.self_attn.q_proj", module_style::colwise},
+    {"model.layers.*.self_attn.k_proj", module_style::colwise},
+    {"model.layers.*.self_attn.v_proj", module_style::colwise},
+    {"model.layers.*.self_attn.o_proj", module_style::rowwise},
+    {"model.layers.*.mlp.gate_proj", module_style::colwise},
+    {"model.layers.*.mlp.up_proj", module_style::colwise},
+    {"model.layers.*.mlp.down_proj", module_style::rowwise},
+    {"model.layers.*.mlp.experts.gate_up_proj", module_style::packed_colwise},
+    {"model.layers.*.mlp.experts.down_proj", module_style::grouped_rowwise},
+    {"lm_head", module_style::vocabulary},
+};
+
+/// Does a pattern match a dotted name, component by component?
+constexpr bool matches(std::string_view pattern, std::string_view name) {
+  while (true) {
+    const std::string_view p = pattern.substr(0, pattern.find('.')), n = name.substr(0, name.find('.'));
+    if (p != "*" && p != n) return false;
+    const bool pattern_ends = p.size() == pattern.size(), name_ends = n.size() == name.size();
+    if (pattern_ends || name_ends) return pattern_ends && name_ends;
+    pattern.remove_prefix(p.size() + 1);
+    name.remove_prefix(n.size() + 1);
+  }
+}
+
+/// The module a parameter belongs to: its name without `.weight` or `.bias`.
+constexpr fixed_text<96> module_of(const parameter& p) {
+  const fixed_text<96> name = name_of(p);
+  std::string_view v = name.view();
+  for (std::string_view leaf : {std::string_view(".weight"), std::string_view(".bias")})
+    if (v.ends_with(leaf)) v.remove_suffix(leaf.size());
+  return fixed_text<96>(v);
+}
+
+/// Style of the module that holds `p`; modules that no pattern names are replicated.
+constexpr module_style style_of(const parameter& p) {
+  const fixed_text<96> name = module_of(p);
+  module_style style = module_style::replicated;
+  for (const module_rule& rule : qwen3_moe_module_plan)
+    if (matches(rule.pattern, name.view())) style = rule.style;
+  return style;
+}
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_MODULE_PLAN_HPP
