@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The few operations of the model on one rank's tensors, beside matrix products and attention.
+// Letters: n tokens (of all rows), W width, D head_dim, E experts, k experts per token, I width of an expert.
+#ifndef SHARDPLAN_RUNTIME_DEVICE_OPS_HPP
+#define SHARDPLAN_RUNTIME_DEVICE_OPS_HPP
+
+#include <span>
+#include <vector>
+
+#include "runtime/checkpoint/model_config.hpp"
+#include "runtime/device/gemm.hpp"
+
+namespace shardplan::runtime {
+
+/// out(i) = x(i) * rsqrt(mean(x(i)^2) + eps) * weight, for each of n rows of `weight.size()` values.
+/// `out` may be `x`.
+template <class T>
+void rms_norm(std::span<const T> x, std::span<const T> weight, double eps, std::span<T> out);
+
+/// x += y
+template <class T>
+void add(std::span<T> x, std::span<const std::type_identity_t<T>> y);
+
+/// Adds `bias` (W) to each row of x (n, W).
+template <class T>
+void add_bias(std::span<T> x, std::span<const std::type_identity_t<T>> bias);
+
+/// The angles' frequencies of a rotary embedding, and the factor of its cosines and sines.
+struct rotary_frequencies {
+  std::vector<double> inverse;  // (D/2)
+  double scale = 1;
+};
+rotary_frequencies make_rotary_frequencies(const rope_config& rope, num head_dim, num max_positions);
+
+/// Cosines and sines of `positions` (n): table (n, D), the D/2 cosines first.
+template <class T>
+void rotary_table(const rotary_frequencies& f, std::span<const num> positions, std::span<T> table);
+
+/// Rotates the two halves of each head of x (n, heads, D) by the table (n, D).
+template <class T>
+void rotate(std::span<T> x, std::span<const std::type_identity_t<T>> table, num head_dim);
+
+/// out (n, I) = silu(gate) * up, with gate_up (n, 2I) holding gates first.
+template <class T>
+void swiglu(std::span<const T> gate_up, num width, std::span<T> out);
+
+/// out (n, I) = silu(gate (n, I)) * up (n, I); `out` may be `gate`.
+template <class T>
+void swiglu(std::span<const T> gate, std::span<const T> up, std::span<T> out);
+
+/// Softmax of each row of `scores` (n, E) over all experts, in place; then the k largest, largest first, a tie going to
+/// the lower index: `experts` (n, k) and their `weights` (n, k), which sum to 1 iff `normalize`. Rows whose first entry
+/// of `experts` is not negative on entry keep the experts they come with (a replayed choice).
+template <class T>
+void choose_experts(std::span<T> scores, num num_experts, num per_token, bool normalize, std::span<num> experts,
+                    std::span<T> weights);
+
+// ---- cross-entropy over a vocabulary that is cut: logits (n, W) hold columns [first, first + W) of it
+
+/// largest (n): of each row, -infinity where W is 0
+template <class T>
+void row_max(std::span<const T> logits, std::span<T> largest);
+/// sums (n): of exp(logit - largest)
+template <class T>
+void row_exp_sum(std::span<const T> logits, std::span<const T> largest, std::span<T> sums);
+/// picked (n): the logit of each row's target where this part holds it, else 0
+template <class T>
+void pick_targets(std::span<const T> logits, std::span<const num> targets, num first, std::span<T> picked);
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_DEVICE_OPS_HPP

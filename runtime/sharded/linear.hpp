@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on a rank's part of the weight, and the collectives that tensor parallelism owes before and after.
+#ifndef SHARDPLAN_RUNTIME_SHARDED_LINEAR_HPP
+#define SHARDPLAN_RUNTIME_SHARDED_LINEAR_HPP
+
+#include <shardplan/sequence.hpp>
+
+#include "runtime/device/gemm.hpp"
+#include "runtime/device/ops.hpp"
+#include "runtime/sharded/parameter_store.hpp"
+
+namespace shardplan::runtime {
+
+/// Tokens of layout L, `width` values each.
+template <class T, class L>
+using hidden = sequence<hidden_states, L, std::vector<T>>;
+
+/// y (n, out) = x (n, in) w (out, in)^T
+template <class T>
+std::vector<T> linear(std::span<const T> x, const parameter_part<T>& w) {
+  const num in = w.shape[1], out = w.shape[0];
+  const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
+  std::vector<T> y(static_cast<std::size_t>(n * out));
+  gemm_nt({x.data(), n, in}, {w.values.data(), out, in}, matrix_view<T>(y.data(), n, out));
+  return y;
+}
+
+// ---- tokens cut over tp (sequence parallelism) and not
+
+/// The tokens of all tp ranks: what a column-parallel layer needs.
+template <class T, Layout L, Communicator C>
+hidden<T, L> gather_tokens(const rank_view<C>& view, const hidden<T, tensor_split<L>>& x) {
+  const auto tp = view.group(axis::tp);
+  hidden<T, L> all(x.length() * tp.size(), x.rows(), x.width(), {});
+  view.comm.all_gather(tp, read_only(x.data()), std::span<T>(all.data()));
+  return all;
+}
+template <class T, Layout L, Communicator C>
+const hidden<T, L>& gather_tokens(const rank_view<C>&, const hidden<T, L>& x) {
+  return x;  // nothing is cut: every tp rank has the tokens
+}
+template <class T, Layout L, Communicator C>
+void gather_tokens(const rank_view<C>&, hidden<T, L>&&) = delete;  // the result would outlive its tokens
+
+/// The sum over tp ranks of what a row-parallel layer left on each; every rank keeps its own tokens of it (split), or
+/// all of them (whole).
+template <class Residual>
+struct sum_over_tp {  // Residual is a layout: whole
+  template <class T, Communicator C>
+  static hidden<T, Residual> of(const rank_view<C>& view, hidden<T, Residual>&& partial) {
+    view.comm.all_reduce(view.group(axis::tp), std::span<T>(partial.data()), reduce_op::sum);
+    return std::move(partial);
+  }
+};
+template <Layout L>
+struct sum_over_tp<tensor_split<L>> {
+  template <class T, Communicator C>
+  static hidden<T, tensor_split<L>> of(const rank_view<C>& view, hidden<T, L>&& partial) {
+    const auto tp = view.group(axis::tp);
+    hidden<T, tensor_split<L>> mine(partial.length() / tp.size(), partial.rows(), partial.width(), {});
+    view.comm.reduce_scatter(tp, read_only(partial.data()), std::span<T>(mine.data()));
+    return mine;
+  }
+};
+/// The tokens a residual stream of this layout holds: all the rank has, or this tp rank's share of them.
+template <class Residual>
+struct residual_traits {
+  using tokens = Residual;
+  static constexpr bool split = false;
+};
+template <Layout L>
+struct residual_traits<tensor_split<L>> {
+  using tokens = L;
+  static constexpr bool split = true;
+};
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_SHARDED_LINEAR_HPP

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters a rank keeps, and the parts it computes with. What is sharded is gathered at use and freed after.
+#ifndef SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
+#define SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
+
+#include <map>
+#include <utility>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/sharded/rank_view.hpp"
+
+namespace shardplan::runtime {
+
+/// A part of a parameter in memory: the values, row-major, and how many of each dim.
+template <class T>
+struct parameter_part {
+  std::span<const T> values;
+  fixed_vector<num, 3> shape;  // of the part, zero where this rank has none of it
+};
+
+/// The parts of one layer's parameters, or of those beside the layers, as long as they are in use. Parts that had to be
+/// gathered live here and go with this object.
+template <class T>
+class parameters_in_use {
+ public:
+  const parameter_part<T>& operator[](parameter_kind kind) const { return parts_.at(kind); }
+  bool has(parameter_kind kind) const { return parts_.count(kind) != 0; }
+
+ private:
+  template <class, Communicator>
+  friend class parameter_store;
+  std::map<parameter_kind, std::vector<T>> gathered_;
+  std::map<parameter_kind, parameter_part<T>> parts_;
+};
+
+/// Reads from the checkpoint just what this rank keeps of each parameter (shardplan::owned).
+template <class T, Communicator C>
+class parameter_store {
+ public:
+  parameter_store(const checkpoint& from, const rank_view<C>& view) : view_(view) {
+    for_each_parameter(view.model(), [&](const parameter& p) {
+      if (!rank_holds(view.model(), view.plan, view.rank(), p)) return;
+      const region mine = owned(view.model(), view.plan, p, state_kind::parameter, view.rank());
+      std::vector<T> values(static_cast<std::size_t>(mine.size()));
+      from.read<T>(p, mine, values);
+      kept_.emplace(key{p.layer, p.kind}, std::move(values));
+    });
+  }
+
+  /// The parameters of `layer` that this rank computes with, gathered where they are sharded.
+  parameters_in_use<T> layer(num layer) const {
+    parameters_in_use<T> in_use;
+    for_each_layer_parameter(view_.model(), layer, [&](const parameter& p) { use(p, in_use); });
+    return in_use;
+  }
+  /// One parameter beside the layers.
+  parameters_in_use<T> single(parameter_kind kind) const {
+    parameters_in_use<T> in_use;
+    use(make_parameter(view_.model(), kind), in_use);
+    return in_use;
+  }
+
+ private:
+  using key = std::pair<num, parameter_kind>;
+
+  void use(const parameter& p, parameters_in_use<T>& in_use) const {
+    const std::vector<T>& kept = kept_.at(key{p.layer, p.kind});
+    const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
+    std::span<const T> values = kept;
+    if (is_sharded(view_.plan.zero, state_kind::parameter)) {
+      const auto group = view_.group(shard_axis(class_of(p.kind)));
+      if (group.size() > 1) {
+        // Shards cut the outermost dim, so that in memory the part is its shards one after another.
+        std::vector<num> counts;
+        for (num i = 0; i < group.size(); ++i) counts.push_back(shard(part, group.size(), i).size());
+        std::vector<T>& all = in_use.gathered_[p.kind];
+        all.resize(static_cast<std::size_t>(part.size()));
+        view_.comm.label(phase::parameters, p.layer);
+        view_.comm.all_gather(group, read_only(kept), std::span<T>(all), std::span<const num>(counts));
+        values = all;
+      }
+    }
+    parameter_part<T>& out = in_use.parts_[p.kind];
+    out.values = values;
+    for (const dim_part& d : part.dims) out.shape.push_back(d.size());
+  }
+
+  rank_view<C> view_;
+  std::map<key, std::vector<T>> kept_;
+};
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP

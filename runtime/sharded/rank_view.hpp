@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank knows while it runs: the model, the plan, its place, its engine. Groups and cuts are asked of the plan.
+#ifndef SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP
+#define SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP
+
+#include <shardplan/ownership.hpp>
+#include <vector>
+
+#include "runtime/checkpoint/model_config.hpp"
+#include "runtime/engine/communicator.hpp"
+
+namespace shardplan::runtime {
+
+template <Communicator C>
+struct rank_view {
+  const model_config& config;
+  const plan_spec& plan;
+  C& comm;
+
+  const model_spec& model() const { return config.spec; }
+  num rank() const { return comm.rank(); }
+  /// This rank's group over some axes of one view.
+  auto group(axis_set axes) const { return comm.group(group_of(plan, model(), rank(), axes), axes); }
+  /// This rank's place on an axis of any view.
+  num at(axis a) const { return group_of(plan, model(), rank(), a).index; }
+};
+
+/// How many of `n` things each of `count` members takes when each takes ceil(n / count): the plan's one uneven cut.
+inline std::vector<num> chunk_counts(num n, num count) {
+  std::vector<num> counts;
+  for (num i = 0; i < count; ++i) counts.push_back(chunk(n, count, i).size());
+  return counts;
+}
+
+template <class T>
+std::span<const T> read_only(const std::vector<T>& v) {
+  return v;
+}
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP
