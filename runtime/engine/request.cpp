@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/request.hpp"
+
+namespace shardplan::runtime {
+
+namespace {
+
+std::size_t at(num i) { return static_cast<std::size_t>(i); }
+
+std::string text(num value) { return std::to_string(value); }
+
+std::string text(std::span<const num> counts) {
+  std::string out;
+  for (num c : counts) out += (out.empty() ? "" : "+") + text(c);
+  return out.empty() ? "none" : out;
+}
+
+/// The sum, or -1 when one is negative or it does not fit.
+num total(std::span<const num> counts) {
+  num sum = 0;
+  for (num c : counts) {
+    if (c < 0 || c > INT64_MAX - sum) return -1;
+    sum += c;
+  }
+  return sum;
+}
+
+bool same_counts(std::span<const num> a, std::span<const num> b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) return false;
+  return true;
+}
+
+/// Must every member hand over as many elements as every other?
+bool equal_sizes(const request& r) {
+  switch (r.what) {
+    case operation::all_reduce:
+    case operation::broadcast:
+      return true;
+    case operation::all_gather:
+    case operation::reduce_scatter:
+      return r.counts.empty();
+    default:
+      return false;
+  }
+}
+
+/// What two members must have in common, whatever else is right with either.
+bool same_kind(const request& a, const request& b) {
+  return a.what == b.what && a.type == b.type && a.reduce == b.reduce && a.peer == b.peer && a.axes == b.axes &&
+         (a.what == operation::all_to_all || same_counts(a.counts, b.counts)) &&
+         (!equal_sizes(a) || (a.in_size == b.in_size && a.out_size == b.out_size));
+}
+
+/// What is wrong with one member's sizes, given the group's size; "" when nothing is.
+std::string fault(const request& r, num index, num n) {
+  const bool rooted = r.what == operation::broadcast || r.what == operation::gather;
+  if (rooted && (r.peer < 0 || r.peer >= n)) return "root " + text(r.peer) + " is no member of " + text(n);
+  if (r.what == operation::all_to_all) {
+    if (r.counts.size() != at(n) || r.receive_counts.size() != at(n))
+      return text(static_cast<num>(r.counts.size())) + " send counts and " +
+             text(static_cast<num>(r.receive_counts.size())) + " receive counts for " + text(n) + " members";
+    if (total(r.counts) != r.in_size) return "send counts " + text(r.counts) + " for " + text(r.in_size) + " elements";
+    if (total(r.receive_counts) != r.out_size)
+      return "receive counts " + text(r.receive_counts) + " for " + text(r.out_size) + " elements";
+    return "";
+  }
+  if (r.what != operation::all_gather && r.what != operation::reduce_scatter && r.what != operation::gather) return "";
+  const bool scatters = r.what == operation::reduce_scatter;
+  const num part = scatters ? r.out_size : r.in_size;
+  const num whole = scatters ? r.in_size : r.out_size;
+  if (r.counts.empty() && r.what != operation::gather)
+    return whole == part * n ? "" : text(n) + " parts of " + text(part) + " do not make " + text(whole) + " elements";
+  if (r.counts.size() != at(n)) return text(static_cast<num>(r.counts.size())) + " counts for " + text(n) + " members";
+  if (total(r.counts) < 0) return "counts " + text(r.counts);
+  if (part != r.counts[at(index)])
+    return "its part has " + text(part) + " elements, the counts say " + text(r.counts[at(index)]);
+  const num expected = r.what == operation::gather && r.peer != index ? 0 : total(r.counts);
+  if (whole != expected) return "the whole has " + text(whole) + " elements, the counts say " + text(expected);
+  return "";
+}
+
+}  // namespace
+
+std::string describe(axis_set axes) {
+  std::string out;
+  for (std::size_t i = 0; i < num_axes; ++i)
+    if (axes.has(static_cast<axis>(i))) out += (out.empty() ? "" : "+") + std::string(name_of(static_cast<axis>(i)));
+  return out.empty() ? "no axis" : out;
+}
+
+std::string describe(const request& r) {
+  std::string out(name_of(r.what));
+  if (r.what == operation::all_reduce || r.what == operation::reduce_scatter)
+    out += "(" + std::string(name_of(r.reduce)) + ")";
+  const std::string type(name_of(r.type));
+  if (r.what == operation::receive) {
+    out += " of " + text(r.out_size) + " " + type + " from member " + text(r.peer);
+  } else if (r.what != operation::barrier) {
+    out += " of " + text(r.in_size) + " " + type;
+    if (!r.counts.empty()) out += " (counts " + text(r.counts) + ")";
+    if (r.what == operation::send) out += " to member " + text(r.peer);
+    if (r.what == operation::broadcast || r.what == operation::gather) out += " with root " + text(r.peer);
+  }
+  out += " over " + describe(r.axes) + " (" + std::string(name_of(r.why));
+  return out + (r.layer < 0 ? ")" : ", layer " + text(r.layer) + ")");
+}
+
+std::string describe_ranks(std::span<const num> ranks) {
+  std::string out = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size(); ++i) out += (i == 0 ? " " : ", ") + text(ranks[i]);
+  return out;
+}
+
+std::string disagreement(std::span<const request* const> calls, std::span<const num> ranks) {
+  const auto rank = [&](std::size_t i) { return "rank " + text(ranks[i]); };
+  for (std::size_t i = 1; i < calls.size(); ++i)
+    if (!same_kind(*calls[0], *calls[i]))
+      return rank(0) + " and " + rank(i) + " disagree: " + rank(0) + " calls " + describe(*calls[0]) + ", " + rank(i) +
+             " calls " + describe(*calls[i]);
+  const num n = static_cast<num>(calls.size());
+  for (num i = 0; i < n; ++i) {
+    const std::string wrong = fault(*calls[at(i)], i, n);
+    if (!wrong.empty()) return rank(at(i)) + " calls " + describe(*calls[at(i)]) + ": " + wrong;
+  }
+  if (calls[0]->what != operation::all_to_all) return "";
+  for (std::size_t i = 0; i < calls.size(); ++i)
+    for (std::size_t j = 0; j < calls.size(); ++j)
+      if (calls[i]->counts[j] != calls[j]->receive_counts[i])
+        return rank(i) + " and " + rank(j) + " disagree in " + describe(*calls[i]) + ": " + rank(i) + " sends " +
+               text(calls[i]->counts[j]) + " elements, " + rank(j) + " expects " + text(calls[j]->receive_counts[i]);
+  return "";
+}
+
+num part_size(const request& r, num i, num n) {
+  if (!r.counts.empty()) return r.counts[at(i)];
+  return (r.what == operation::reduce_scatter ? r.in_size : r.out_size) / n;
+}
+
+num part_offset(const request& r, num i, num n) {
+  if (r.counts.empty()) return i * part_size(r, i, n);
+  return total(r.counts.first(at(i)));
+}
+
+}  // namespace shardplan::runtime
