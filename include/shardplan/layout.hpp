@@ -6,7 +6,6 @@
 
 #include <compare>   // <=>
 #include <concepts>  // same_as
-#include <numeric>   // lcm
 #include <shardplan/meta.hpp>
 #include <string_view>  // string_view
 
@@ -54,11 +53,13 @@ struct padding_multiple {
 /// The one owner of the padding multiple. `sequence_parallel` is tp under sequence parallelism, else 1: the tokens a
 /// context-parallel rank holds are then cut once more, and that cut may straddle the two halves of a zigzag.
 constexpr padding_multiple needed_multiple(layout_kind kind, num cp, num sequence_parallel) {
+  // lcm(2, sequence_parallel); <numeric> alone would be a tenth of what the whole library costs to include.
+  const num even = sequence_parallel % 2 == 0 ? sequence_parallel : 2 * sequence_parallel;
   switch (kind) {
     case layout_kind::zigzag:
-      return {1, cp * std::lcm(num{2}, sequence_parallel)};
+      return {1, cp * even};
     case layout_kind::zigzag_documents:
-      return {2 * cp, cp * std::lcm(num{2}, sequence_parallel)};
+      return {2 * cp, cp * even};
     case layout_kind::full:
     case layout_kind::contiguous:
       break;

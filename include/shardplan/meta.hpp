@@ -55,13 +55,14 @@ struct fixed_text {
   constexpr fixed_text(std::string_view text) { add(text); }  // NOLINT: a string is a fixed_text
 
   constexpr fixed_text& add(std::string_view text) {
-    for (char c : text) {
-      if (count == Capacity) {
-        truncated = true;
-        break;
-      }
+    for (char c : text) push_back(c);
+    return *this;
+  }
+  constexpr fixed_text& push_back(char c) {
+    if (count == Capacity)
+      truncated = true;
+    else
       items[count++] = c;
-    }
     return *this;
   }
   constexpr fixed_text& add(num value) {
@@ -72,7 +73,9 @@ struct fixed_text {
     do digits[n++] = static_cast<char>('0' + rest % 10);
     while ((rest /= 10) != 0);
     if (value < 0) add("-");
-    while (n > 0) add(std::string_view(&digits[--n], 1));
+    // By character: string_view(char*, int) would be tried as a pair of iterators, with all their concepts, which
+    // costs a tenth of what the whole library costs to include.
+    while (n > 0) push_back(digits[--n]);
     return *this;
   }
   constexpr std::string_view view() const { return {items, count}; }

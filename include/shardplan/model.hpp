@@ -38,9 +38,11 @@ struct model_spec {
   num vocab_size = 1;
   num max_position_embeddings = 1;
   num decoder_sparse_step = 1;
-  num sliding_window = 0;       ///< 0: full attention; otherwise keys in (query - window, query]
-  layer_set mlp_only_layers{};  ///< dense whatever decoder_sparse_step says
-  bool attention_bias = false;  ///< of q, k, v and o
+  num sliding_window = 0;             ///< 0: full attention; otherwise keys in (query - window, query]
+  layer_set mlp_only_layers{};        ///< dense whatever decoder_sparse_step says
+  layer_set full_attention_layers{};  ///< attend without the window, where there is one
+  bool attention_bias = false;        ///< of q, k, v and o
+  bool head_norm = true;              ///< q and k are normalised over head_dim (q_norm, k_norm)
   bool tie_word_embeddings = false;
   bool scaled_rotary = false;  ///< rotary scaling allows positions beyond max_position_embeddings
 
@@ -51,6 +53,11 @@ struct model_spec {
 constexpr bool is_moe_layer(const model_spec& m, num layer) {
   return m.num_experts > 0 && m.decoder_sparse_step > 0 && !m.mlp_only_layers.has(layer) &&
          (layer + 1) % m.decoder_sparse_step == 0;
+}
+
+/// Keys a query of that layer may look back over, itself included; 0: all.
+constexpr num attention_window(const model_spec& m, num layer) {
+  return m.full_attention_layers.has(layer) ? 0 : m.sliding_window;
 }
 
 constexpr num num_moe_layers(const model_spec& m) {

@@ -182,7 +182,9 @@ constexpr void for_each_layer_parameter(const model_spec& m, num layer, F&& f) {
     const bool bias = kind >= parameter_kind::q_bias && kind <= parameter_kind::o_bias;
     const bool moe = kind >= parameter_kind::router && kind <= parameter_kind::experts_down;
     const bool dense = kind >= parameter_kind::mlp_gate;
+    const bool head_norm = kind == parameter_kind::q_norm || kind == parameter_kind::k_norm;
     if (bias && !m.attention_bias) continue;
+    if (head_norm && !m.head_norm) continue;
     if (moe && !is_moe_layer(m, layer)) continue;
     if (dense && is_moe_layer(m, layer)) continue;
     f(make_parameter(m, kind, layer));

@@ -53,14 +53,59 @@ constexpr bool rank_holds(const model_spec& m, const plan_spec& p, num rank, con
   return false;
 }
 
-/// Calls `f(stage, micro_batch)` for each forward of the rank at pp coordinate `at`, in the order it runs them.
-/// Interleaved stages take turns in rounds of pp micro-batches; a forward waits for no later one of its own rank.
+// ---- the timeline
+
+enum class step_kind : unsigned char { forward, backward };
+
+/// One turn of a rank: the forward or backward of one micro-batch through one of its stages.
+struct pipeline_step {
+  step_kind kind = step_kind::forward;
+  num stage = 0, micro_batch = 0;
+  friend constexpr bool operator==(const pipeline_step&, const pipeline_step&) = default;
+};
+
+/// Forwards that the rank at pp coordinate `at` runs before its first backward. 1f1b: as many as stages follow;
+/// interleaved: Narayanan et al., arXiv 2104.04473, section 2.2; gpipe: all.
+constexpr num num_warmup_forwards(const plan_spec& p, num micro_batches, num at) {
+  const num all = micro_batches * p.virtual_stages, after = p.pp - at - 1;
+  switch (p.schedule) {
+    case schedule_kind::gpipe:
+      return all;
+    case schedule_kind::one_f_one_b:
+      return after < all ? after : all;
+    case schedule_kind::interleaved:
+      break;
+  }
+  const num warmup = 2 * after + (p.virtual_stages - 1) * p.pp;
+  return warmup < all ? warmup : all;
+}
+
+/// The i-th forward (or backward) of the rank at pp coordinate `at`: interleaved stages take turns in rounds of pp
+/// micro-batches, first stage first in forwards and last stage first in backwards.
+constexpr pipeline_step nth_step(const plan_spec& p, step_kind kind, num i, num at) {
+  const num round = p.pp * p.virtual_stages;
+  if (p.virtual_stages == 1) return {kind, at, i};
+  const num turn = i % round / p.pp;
+  const num chunk = kind == step_kind::forward ? turn : p.virtual_stages - 1 - turn;
+  return {kind, chunk * p.pp + at, i / round * p.pp + i % p.pp};
+}
+
+/// Calls `f(pipeline_step)` for each forward and backward of the rank at pp coordinate `at`, in the order it runs them.
+/// post: every (stage of the rank, micro-batch) has one forward and, later, one backward
+template <class F>
+constexpr void for_each_step(const plan_spec& p, num micro_batches, num at, F&& f) {
+  const num all = micro_batches * p.virtual_stages, warmup = num_warmup_forwards(p, micro_batches, at);
+  for (num i = 0; i < warmup; ++i) f(nth_step(p, step_kind::forward, i, at));
+  for (num i = 0; i < all; ++i) {
+    if (warmup + i < all) f(nth_step(p, step_kind::forward, warmup + i, at));
+    f(nth_step(p, step_kind::backward, i, at));
+  }
+}
+
+/// The same for an evaluation, which has forwards alone.
 template <class F>
 constexpr void for_each_forward(const plan_spec& p, num micro_batches, num at, F&& f) {
-  const num round = p.virtual_stages > 1 ? p.pp : micro_batches;
-  for (num first = 0; first < micro_batches; first += round)
-    for (num turn = 0; turn < p.virtual_stages; ++turn)
-      for (num m = first; m < first + round && m < micro_batches; ++m) f(turn * p.pp + at, m);
+  for (num i = 0; i < micro_batches * p.virtual_stages; ++i) f(nth_step(p, step_kind::forward, i, at));
 }
 
 }  // namespace shardplan

@@ -29,8 +29,9 @@ class online_attention {
   /// Sees the keys and values (key_tokens, rows, kv_heads, head_dim); head h reads key/value head h * kv_heads / heads.
   void attend(std::span<const T> keys, std::span<const T> values, std::span<const token_places> places, num kv_heads);
 
-  /// out (tokens, rows, heads, head_dim)
-  void finish(std::span<T> out) const;
+  /// out (tokens, rows, heads, head_dim), and log_sum (rows, heads, tokens): the log of each query's softmax sum, which
+  /// is all that the backward needs of the scores; 0 where nothing was seen.
+  void finish(std::span<T> out, std::span<T> log_sum) const;
 
  private:
   std::span<const T> queries_;
@@ -38,6 +39,31 @@ class online_attention {
   num rows_, tokens_, heads_, head_dim_, window_;
   std::vector<T> largest_, sum_;  // (rows, heads, tokens)
   std::vector<T> weighted_;       // (rows, heads, tokens, head_dim)
+};
+
+/// The gradients of attention, one block of keys after another, scores recomputed from their log sums.
+template <class T>
+class attention_gradient {
+ public:
+  /// `queries`, `out` and `dout` (tokens, rows, heads, head_dim), `log_sum` as finish() left it; all but `out` must
+  /// outlive this object.
+  attention_gradient(std::span<const T> queries, std::span<const T> out, std::span<const T> dout,
+                     std::span<const T> log_sum, std::span<const token_places> places, num heads, num head_dim,
+                     num window);
+
+  /// Adds to dkeys and dvalues (key_tokens, rows, kv_heads, head_dim) what these queries owe these keys.
+  void attend(std::span<const T> keys, std::span<const T> values, std::span<const token_places> places, num kv_heads,
+              std::span<T> dkeys, std::span<T> dvalues);
+
+  /// The gradient of the queries, once all keys were seen.
+  std::vector<T>& dqueries() { return dqueries_; }
+
+ private:
+  std::span<const T> queries_, dout_, log_sum_;
+  std::span<const token_places> places_;
+  num rows_, tokens_, heads_, head_dim_, window_;
+  std::vector<T> along_;  // (rows, heads, tokens): sum of out * dout
+  std::vector<T> dqueries_;
 };
 
 }  // namespace shardplan::runtime

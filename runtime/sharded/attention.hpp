@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention across context-parallel ranks. Every method is one sentence of the plan: U neighbours trade tokens for
 // heads (all-to-all), then R ranks see each other's keys and values, by passing them round or by gathering them.
+// The backward runs the same way home: traded heads are traded back, and the gradients of keys and values travel with
+// them or are scattered.
 // Letters: n = s * rows tokens of this rank, H and K its query and key/value heads (of this tp rank), D head_dim.
 #ifndef SHARDPLAN_RUNTIME_SHARDED_ATTENTION_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_ATTENTION_HPP
 
 #include <algorithm>
-#include <array>
+#include <shardplan/run_shape.hpp>
 #include <span>
 #include <vector>
 
@@ -16,41 +18,45 @@
 namespace shardplan::runtime {
 
 /// Tokens for heads: x (n, heads, D) of this rank becomes (U * n, heads / U, D), the tokens of all U ranks one after
-/// another. With fewer heads than ranks each rank gets the one head that its queries read.
+/// another.
 template <class T, Communicator C, class Group>
 std::vector<T> trade_tokens_for_heads(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
   const num ranks = group.size(), n = static_cast<num>(x.size()) / (heads * head_dim);
-  const num share = std::max<num>(1, heads / ranks);
+  const num share = num_traded_heads(heads, ranks);
   std::vector<T> out(static_cast<std::size_t>(ranks * n * share * head_dim)), in(out.size());
   auto to = out.begin();
   for (num u = 0; u < ranks; ++u)
     for (num i = 0; i < n; ++i)
-      to = std::copy_n(x.begin() + (i * heads + u * heads / ranks) * head_dim, share * head_dim, to);
+      to = std::copy_n(x.begin() + (i * heads + first_traded_head(heads, ranks, u)) * head_dim, share * head_dim, to);
   const std::vector<num> counts(static_cast<std::size_t>(ranks), n * share * head_dim);
   const std::span<const num> each(counts);
   comm.all_to_all(group, read_only(out), each, std::span<T>(in), each);
   return in;
 }
 
-/// Heads for tokens: the inverse, for x (U * n, heads / U, D).
+/// Heads for tokens: from (U * n, heads / U, D) back to (n, heads, D). A head that went to several ranks is summed:
+/// that is a gradient, which each of them owes a part of.
 template <class T, Communicator C, class Group>
 std::vector<T> trade_heads_for_tokens(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
-  const num ranks = group.size(), share = heads / ranks, n = static_cast<num>(x.size()) / (heads * head_dim);
-  std::vector<T> in(x.size()), out(x.size());
+  const num ranks = group.size(), share = num_traded_heads(heads, ranks);
+  const num n = static_cast<num>(x.size()) / (ranks * share * head_dim);
+  std::vector<T> in(x.size()), out(static_cast<std::size_t>(n * heads * head_dim), T{0});
   const std::vector<num> counts(static_cast<std::size_t>(ranks), n * share * head_dim);
   const std::span<const num> each(counts);
   comm.all_to_all(group, x, each, std::span<T>(in), each);
-  auto from = in.begin();
+  const T* from = in.data();
   for (num u = 0; u < ranks; ++u)
-    for (num i = 0; i < n; ++i, from += share * head_dim)
-      std::copy_n(from, share * head_dim, out.begin() + (i * heads + u * share) * head_dim);
+    for (num i = 0; i < n; ++i) {
+      T* to = out.data() + (i * heads + first_traded_head(heads, ranks, u)) * head_dim;
+      for (num j = 0; j < share * head_dim; ++j) to[j] += *from++;
+    }
   return out;
 }
 
 /// Where the tokens of some context-parallel ranks stand when held one rank after another.
-inline std::vector<token_places> join(std::span<const std::vector<token_places>> places, std::span<const num> ranks) {
+inline std::vector<token_places> join(std::span<const std::vector<token_places>> places, num first, num last) {
   std::vector<token_places> all(places[0].size());
-  for (num r : ranks)
+  for (num r = first; r < last; ++r)
     for (std::size_t row = 0; row < all.size(); ++row) {
       const token_places& p = places[static_cast<std::size_t>(r)][row];
       all[row].offset.insert(all[row].offset.end(), p.offset.begin(), p.offset.end());
@@ -60,56 +66,128 @@ inline std::vector<token_places> join(std::span<const std::vector<token_places>>
   return all;
 }
 
-/// q (n, H, D), k and v (n, K, D), rotated; `places` of every context-parallel rank's tokens. Result (n, H, D).
-template <class T, Communicator C>
-std::vector<T> attend(const rank_view<C>& view, std::vector<T> q, std::vector<T> k, std::vector<T> v,
-                      std::span<const std::vector<token_places>> places) {
-  const num D = view.model().head_dim, rows = static_cast<num>(places[0].size());
-  const num n = static_cast<num>(places[0].empty() ? 0 : places[0][0].offset.size()) * rows;
-  if (n == 0) return q;  // every rank holds equally many tokens: none has any
-  const num heads = static_cast<num>(q.size()) / (n * D), kv_heads = static_cast<num>(k.size()) / (n * D);
+/// What the attention of one layer is asked: q (n, H, D), k and v (n, K, D), rotated.
+template <class T>
+struct attention_inputs {
+  std::vector<T> q, k, v;
+};
 
-  const auto ulysses = view.group(axis::cp_ulysses), ring = view.group(axis::cp_ring);
-  const num U = ulysses.size(), R = ring.size();
-  if (U > 1) {
-    q = trade_tokens_for_heads<T>(view.comm, ulysses, q, heads, D);
-    k = trade_tokens_for_heads<T>(view.comm, ulysses, k, kv_heads, D);
-    v = trade_tokens_for_heads<T>(view.comm, ulysses, v, kv_heads, D);
-  }
-  const num my_heads = heads / U, my_kv_heads = std::max<num>(1, kv_heads / U);
-
-  // Ring member r's tokens are those of the U neighbours at r: Ulysses is the faster axis.
-  const auto places_of = [&](num first_ring, num last_ring) {
-    std::vector<num> ranks;
-    for (num r = first_ring * U; r < last_ring * U; ++r) ranks.push_back(r);
-    return join(places, ranks);
-  };
-  const std::vector<token_places> mine = places_of(ring.index(), ring.index() + 1);
-  online_attention<T> attention(q, mine, my_heads, D, view.model().sliding_window);
-  if (view.plan.method == cp_method::all_gather) {
-    std::vector<T> all_k(k.size() * static_cast<std::size_t>(R)), all_v(all_k.size());
-    view.comm.all_gather(ring, read_only(k), std::span<T>(all_k));
-    view.comm.all_gather(ring, read_only(v), std::span<T>(all_v));
-    attention.attend(all_k, all_v, places_of(0, R), my_kv_heads);
-  } else {
-    std::vector<T> next_k(k.size()), next_v(v.size());
-    for (num hop = 0; hop < R; ++hop) {
-      const num from = (ring.index() - hop + R) % R;  // whose keys are here now
-      attention.attend(k, v, places_of(from, from + 1), my_kv_heads);
-      if (hop + 1 == R) break;  // R - 1 hops, and no block comes home
-      const num next = (ring.index() + 1) % R, previous = (ring.index() - 1 + R) % R;
-      view.comm.send(ring, read_only(k), next);
-      view.comm.send(ring, read_only(v), next);
-      view.comm.receive(ring, std::span<T>(next_k), previous);
-      view.comm.receive(ring, std::span<T>(next_v), previous);
-      k.swap(next_k);
-      v.swap(next_v);
+/// The plan's own methods. Another method is another class with these two members. `places` of every context-parallel
+/// rank's tokens say who may attend to whom; `window` how far back (0: any distance).
+template <class T>
+class planned_attention {
+ public:
+  /// Result (n, H, D).
+  template <Communicator C>
+  std::vector<T> forward(const rank_view<C>& view, attention_inputs<T> x,
+                         std::span<const std::vector<token_places>> places, num window) {
+    q_size_ = x.q.size(), k_size_ = x.k.size();
+    const groups<C> g(view, q_size_, k_size_, places);
+    held_ = std::move(x);
+    if (g.n == 0) return {};  // every rank holds equally many tokens: none has any
+    if (g.U > 1) {
+      held_.q = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.q, g.heads, g.D);
+      held_.k = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.k, g.kv_heads, g.D);
+      held_.v = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.v, g.kv_heads, g.D);
     }
+    const std::vector<token_places> mine = g.places_of(g.ring.index());
+    online_attention<T> attention(held_.q, mine, g.my_heads, g.D, window);
+    if (view.plan.method == cp_method::all_gather) {
+      const std::vector<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
+      attention.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads);
+    } else {
+      std::vector<T> k = held_.k, v = held_.v;
+      for (num hop = 0; hop < g.R; ++hop) {
+        attention.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads);
+        if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);  // R - 1 hops: no block comes home
+      }
+    }
+    out_.resize(held_.q.size());
+    log_sum_.resize(held_.q.size() / static_cast<std::size_t>(g.D));
+    attention.finish(out_, log_sum_);
+    return g.U > 1 ? trade_heads_for_tokens<T>(view.comm, g.ulysses, out_, g.heads, g.D) : out_;
   }
-  std::vector<T> out(q.size());
-  attention.finish(out);
-  return U > 1 ? trade_heads_for_tokens<T>(view.comm, ulysses, out, heads, D) : out;
-}
+
+  /// From the gradient of the result (n, H, D) to those of the inputs.
+  template <Communicator C>
+  attention_inputs<T> backward(const rank_view<C>& view, std::vector<T> dout,
+                               std::span<const std::vector<token_places>> places, num window) {
+    const groups<C> g(view, q_size_, k_size_, places);
+    if (g.n == 0) return {};
+    if (g.U > 1) dout = trade_tokens_for_heads<T>(view.comm, g.ulysses, dout, g.heads, g.D);
+    const std::vector<token_places> mine = g.places_of(g.ring.index());
+    attention_gradient<T> gradient(held_.q, out_, dout, log_sum_, mine, g.my_heads, g.D, window);
+    std::vector<T> dk(held_.k.size(), T{0}), dv(held_.v.size(), T{0});
+    if (view.plan.method == cp_method::all_gather) {
+      const std::vector<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
+      std::vector<T> all_dk(k.size(), T{0}), all_dv(v.size(), T{0});
+      gradient.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads, all_dk, all_dv);
+      view.comm.reduce_scatter(g.ring, read_only(all_dk), std::span<T>(dk));
+      view.comm.reduce_scatter(g.ring, read_only(all_dv), std::span<T>(dv));
+    } else {
+      std::vector<T> k = held_.k, v = held_.v;
+      for (num hop = 0; hop < g.R; ++hop) {
+        gradient.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads, dk, dv);
+        if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);
+        if (g.R > 1) pass_on(view.comm, g.ring, dk, dv);  // R hops: gradients come home
+      }
+    }
+    attention_inputs<T> d{std::move(gradient.dqueries()), std::move(dk), std::move(dv)};
+    if (g.U > 1) {
+      d.q = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.q, g.heads, g.D);
+      d.k = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.k, g.kv_heads, g.D);
+      d.v = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.v, g.kv_heads, g.D);
+    }
+    return d;
+  }
+
+ private:
+  template <Communicator C>
+  struct groups {
+    typename C::group_type ulysses, ring;
+    std::span<const std::vector<token_places>> places;
+    num U, R, D, n, heads, kv_heads, my_heads, my_kv_heads;
+
+    groups(const rank_view<C>& view, std::size_t q_size, std::size_t k_size,
+           std::span<const std::vector<token_places>> p)
+        : ulysses(view.group(axis::cp_ulysses)),
+          ring(view.group(axis::cp_ring)),
+          places(p),
+          U(ulysses.size()),
+          R(ring.size()),
+          D(view.model().head_dim),
+          n(static_cast<num>(p[0][0].offset.size() * p[0].size())),
+          heads(n == 0 ? 0 : static_cast<num>(q_size) / (n * D)),
+          kv_heads(n == 0 ? 0 : static_cast<num>(k_size) / (n * D)),
+          my_heads(num_traded_heads(heads, U)),
+          my_kv_heads(num_traded_heads(kv_heads, U)) {}
+    /// Ring member r's tokens are those of the U neighbours at r: Ulysses is the faster axis.
+    std::vector<token_places> places_of(num r) const { return join(places, r * U, (r + 1) * U); }
+    /// Whose keys are here after so many hops.
+    num from(num hop) const { return (ring.index() - hop + R) % R; }
+  };
+
+  template <Communicator C, class Group>
+  static std::vector<T> gathered(C& comm, const Group& group, const std::vector<T>& mine) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
+    comm.all_gather(group, read_only(mine), std::span<T>(all));
+    return all;
+  }
+
+  /// Gives a and b to the next of the ring and takes those of the one before.
+  template <Communicator C, class Group>
+  static void pass_on(C& comm, const Group& ring, std::vector<T>& a, std::vector<T>& b) {
+    const num R = ring.size(), next = (ring.index() + 1) % R, previous = (ring.index() - 1 + R) % R;
+    comm.send(ring, read_only(a), next);
+    comm.send(ring, read_only(b), next);
+    comm.receive(ring, std::span<T>(a), previous);
+    comm.receive(ring, std::span<T>(b), previous);
+  }
+
+  std::size_t q_size_ = 0, k_size_ = 0;  // of the inputs, before any trade
+  attention_inputs<T> held_;             // as this rank attends: after trading tokens for heads
+  std::vector<T> out_, log_sum_;
+};
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_SHARDED_ATTENTION_HPP

@@ -97,6 +97,17 @@ std::vector<std::vector<num>> find_documents(const batch_rows& b) {
   return documents;
 }
 
+num count_targets(const batch_rows& b) {
+  num count = 0;
+  for (num row = 0; row < b.rows; ++row)
+    for (num i = 0; i < b.length; ++i) {
+      const auto at = static_cast<std::size_t>(row * b.length + i);
+      if (!b.shift_labels.empty()) count += b.shift_labels[at] != ignored_target ? 1 : 0;
+      if (!b.labels.empty() && i > 0) count += b.labels[at] != ignored_target ? 1 : 0;  // the first is nobody's target
+    }
+  return count;
+}
+
 std::uint64_t digest(const batch_rows& b) {
   std::uint64_t hash = 14695981039346656037ull;  // FNV-1a, over whole words
   const auto mix = [&](std::uint64_t word) { hash = (hash ^ word) * 1099511628211ull, hash ^= hash >> 29; };

@@ -32,6 +32,9 @@ batch_rows select_rows(const batch_rows& batch, num first, num count);
 /// with an attention_mask are one document, as in transformers.
 std::vector<std::vector<num>> find_documents(const batch_rows& batch);
 
+/// Real targets: labels that, once shifted, some token must predict.
+num count_targets(const batch_rows& batch);
+
 /// A number that differs, but for chance, when any value of the rows differs.
 std::uint64_t digest(const batch_rows& batch);
 

@@ -3,6 +3,9 @@
 #ifndef SHARDPLAN_RUNTIME_SHARDED_COLLECT_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_COLLECT_HPP
 
+#include <algorithm>
+#include <string>
+
 #include "runtime/sharded/executor.hpp"
 
 namespace shardplan::runtime {
@@ -25,67 +28,72 @@ std::vector<std::vector<num>> cut_choices(const expert_choices& all, const local
   return out;
 }
 
-/// Sums the loss over everyone who holds different tokens, and gathers logits and token losses to rank 0. `rows` are
-/// this rank's; every data shard has as many.
+/// All ranks, in order.
+template <Communicator C>
+auto whole_world(const rank_view<C>& view) {
+  return view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp);
+}
+
+/// On rank 0 the parts of all ranks, of `counts` values, one after another; nothing elsewhere.
+template <class V, Communicator C>
+std::vector<V> gather_to_first(const rank_view<C>& view, const std::vector<V>& mine, const std::vector<num>& counts) {
+  num all = 0;
+  if (view.rank() == 0)
+    for (num c : counts) all += c;
+  std::vector<V> whole(static_cast<std::size_t>(all));
+  view.comm.gather(whole_world(view), read_only(mine), std::span<V>(whole), std::span<const num>(counts), 0);
+  return whole;
+}
+
+/// Sums the loss over everyone who holds different tokens; every rank gets it.
 template <Layout L, class T, Communicator C>
-gathered_result<T> collect(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs,
-                           const batch_rows& rows, num micro_batches, num padded) {
-  gathered_result<T> result;
-  const num last_owner = stage_owner(view.plan, num_stages(view.plan) - 1);
-  const auto pp = view.group(axis::pp);
-
-  // Each token's loss is on every tp rank of the last stage, so the sum is over who differs in tokens.
-  double sums[2] = {0, 0};  // of losses, of real targets
+double sum_of_losses(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs) {
+  double sum = 0;
   for (const local_outputs<L, T>& o : outputs)
-    for (std::size_t i = 0; i < o.wanted.data().size(); ++i)
-      if (o.wanted.data()[i] != ignored_target) sums[0] += static_cast<double>(o.token_loss.data()[i]), sums[1] += 1;
+    for (T loss : o.token_loss.data()) sum += static_cast<double>(loss);
+  const std::span<double> value(&sum, 1);
+  const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
+  const auto pp = view.group(axis::pp);
   view.comm.label(phase::loss, parameter::no_layer);
-  if (pp.index() == last_owner)
-    view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), std::span<double>(sums),
-                         reduce_op::sum);
-  view.comm.broadcast(pp, std::span<double>(sums), last_owner);
-  result.num_items = static_cast<num>(sums[1]);
-  result.loss = sums[1] > 0 ? sums[0] / sums[1] : 0;
+  // Each token's loss is on every tp rank of the last stage, so the sum is over who differs in tokens.
+  if (pp.index() == last)
+    view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), value, reduce_op::sum);
+  view.comm.broadcast(pp, value, last);
+  return sum;
+}
 
+/// Puts logits and token losses of all ranks where they belong, on rank 0. `rows` are this rank's; every data shard has
+/// as many, in `batch.size()` micro-batches.
+template <Layout L, class T, Communicator C>
+void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs,
+                    const std::vector<micro_batch<L, T>>& batch, const batch_rows& rows, gathered_result<T>& result) {
   // Who holds what follows from the plan: the last stage holds tokens, tp ranks their part of the vocabulary.
   view.comm.label(phase::collect, parameter::no_layer);
-  const auto world = view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp);
-  const num micro_rows = rows.rows / micro_batches, length = local_length(L::kind, padded, view.plan.cp);
-  const num n = micro_batches * length * micro_rows;
+  const auto place = [&](num rank, axis a) { return group_of(view.plan, view.model(), rank, a).index; };
+  const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
+  const num length = batch[0].tokens.at.length(), micro_rows = batch[0].tokens.at.rows();
+  const num n = static_cast<num>(batch.size()) * length * micro_rows;
   const parameter head = make_parameter(view.model(), parameter_kind::embed_tokens);
   const auto vocabulary = [&](num rank) { return part_in_use(view.model(), view.plan, head, rank).dims[0].ranges[0]; };
-  const auto place = [&](num rank, axis a) { return group_of(view.plan, view.model(), rank, a).index; };
   std::vector<num> token_counts, logit_counts;
-  for (num rank = 0; rank < world.size(); ++rank) {
-    const bool last = place(rank, axis::pp) == last_owner;
-    token_counts.push_back(last && place(rank, axis::tp) == 0 ? n : 0);
-    logit_counts.push_back(last ? n * vocabulary(rank).size() : 0);
+  for (num rank = 0; rank < view.comm.world_size(); ++rank) {
+    const bool holds = place(rank, axis::pp) == last;
+    token_counts.push_back(holds && place(rank, axis::tp) == 0 ? n : 0);
+    logit_counts.push_back(holds ? n * vocabulary(rank).size() : 0);
   }
-  const auto gathered = [&]<class V>(std::vector<V> mine, const std::vector<num>& counts) {
-    mine.resize(static_cast<std::size_t>(
-        counts[static_cast<std::size_t>(view.rank())]));  // none where another tp rank sends it
-    num all = 0;
-    if (view.rank() == 0)
-      for (num c : counts) all += c;
-    std::vector<V> whole(static_cast<std::size_t>(all));
-    view.comm.gather(world, read_only(mine), std::span<V>(whole), std::span<const num>(counts), 0);
-    return whole;
-  };
-  const auto joined = [&]<class V>(V, auto part) {
-    std::vector<V> all;
-    for (const local_outputs<L, T>& o : outputs) all.insert(all.end(), part(o).begin(), part(o).end());
-    return all;
-  };
-  const std::vector<num> real = gathered(joined(
-                                             num{}, [](const auto& o) -> auto& { return o.real.data(); }),
-                                         token_counts);
-  const std::vector<T> loss = gathered(joined(
-                                           T{}, [](const auto& o) -> auto& { return o.token_loss.data(); }),
-                                       token_counts);
-  const std::vector<T> scores = gathered(joined(
-                                             T{}, [](const auto& o) -> auto& { return o.scores.data(); }),
-                                         logit_counts);
-  if (view.rank() != 0) return result;
+  std::vector<num> my_real;
+  std::vector<T> my_losses, my_scores;
+  for (const local_outputs<L, T>& o : outputs) {
+    const std::vector<num>& real = batch[static_cast<std::size_t>(o.micro_batch)].tokens.real.data();
+    my_scores.insert(my_scores.end(), o.scores.data().begin(), o.scores.data().end());
+    if (view.at(axis::tp) != 0) continue;  // its tp peers hold the same tokens: one of them sends these
+    my_real.insert(my_real.end(), real.begin(), real.end());
+    my_losses.insert(my_losses.end(), o.token_loss.data().begin(), o.token_loss.data().end());
+  }
+  const std::vector<num> real = gather_to_first(view, my_real, token_counts);
+  const std::vector<T> losses = gather_to_first(view, my_losses, token_counts);
+  const std::vector<T> scores = gather_to_first(view, my_scores, logit_counts);
+  if (view.rank() != 0) return;
 
   result.rows = rows.rows * num_data_shards(view.plan);
   result.length = rows.length;
@@ -93,26 +101,62 @@ gathered_result<T> collect(const rank_view<C>& view, const std::vector<local_out
   const auto tokens = static_cast<std::size_t>(result.rows * result.length);
   result.token_loss.assign(tokens, T{0});
   result.logits.assign(tokens * static_cast<std::size_t>(result.vocab), T{0});
-  num tokens_at = 0, scores_at = 0, real_at = 0;
-  for (num rank = 0; rank < world.size(); ++rank) {
-    if (place(rank, axis::pp) != last_owner) continue;
+  num next_token = 0, next_score = 0, first_token = 0;
+  for (num rank = 0; rank < view.comm.world_size(); ++rank) {
+    if (place(rank, axis::pp) != last) continue;
+    if (place(rank, axis::tp) == 0) first_token = next_token, next_token += n;  // its tp peers follow
     const num first_row = data_index(view.plan, rank) * rows.rows;
     const dim_range columns = vocabulary(rank);
-    if (place(rank, axis::tp) == 0) real_at = tokens_at;  // its tp peers, which follow, hold the same tokens
     for (num t = 0; t < n; ++t) {
-      const num micro = t / (length * micro_rows), row = first_row + micro * micro_rows + t % micro_rows;
-      const num at = real[static_cast<std::size_t>(real_at + t)];
+      const num at = real[static_cast<std::size_t>(first_token + t)];
       if (at < 0) continue;  // padding ends here
-      if (place(rank, axis::tp) == 0)
-        result.token_loss[static_cast<std::size_t>(row * result.length + at)] =
-            loss[static_cast<std::size_t>(tokens_at + t)];
-      std::copy_n(scores.begin() + scores_at + t * columns.size(), columns.size(),
-                  result.logits.begin() + (row * result.length + at) * result.vocab + columns.begin);
+      const num row = first_row + t / (length * micro_rows) * micro_rows + t % micro_rows;
+      const auto to = static_cast<std::size_t>(row * result.length + at);
+      result.token_loss[to] = losses[static_cast<std::size_t>(first_token + t)];
+      std::copy_n(scores.begin() + next_score + t * columns.size(), columns.size(),
+                  result.logits.begin() + static_cast<num>(to) * result.vocab + columns.begin);
     }
-    if (place(rank, axis::tp) == 0) tokens_at += n;
-    scores_at += n * columns.size();
+    next_score += n * columns.size();
   }
-  return result;
+}
+
+/// Puts the gradients of all shards where they belong, on rank 0. Copies of a shard are equal; one of each is sent by
+/// every rank of the first replica, and the last written stays.
+template <class T, Communicator C>
+void collect_gradients(const rank_view<C>& view, const gradient_shards<T>& shards, gathered_result<T>& result) {
+  view.comm.label(phase::collect, parameter::no_layer);
+  const auto for_each_shard = [&](num rank, auto&& f) {
+    if (group_of(view.plan, view.model(), rank, axis::dp_replicate).index != 0) return;
+    for_each_parameter(view.model(), [&](const parameter& p) {
+      if (const region r = owned(view.model(), view.plan, p, state_kind::optimizer, rank); r.size() > 0) f(p, r);
+    });
+  };
+  std::vector<num> counts;
+  for (num rank = 0; rank < view.comm.world_size(); ++rank) {
+    counts.push_back(0);
+    for_each_shard(rank, [&](const parameter&, const region& r) { counts.back() += r.size(); });
+  }
+  std::vector<T> mine;
+  for_each_shard(view.rank(), [&](const parameter& p, const region&) {
+    const std::vector<T>& values = shards.at({p.layer, p.kind});
+    mine.insert(mine.end(), values.begin(), values.end());
+  });
+  const std::vector<T> all = gather_to_first(view, mine, counts);
+  if (view.rank() != 0) return;
+
+  auto from = all.begin();
+  for (num rank = 0; rank < view.comm.world_size(); ++rank)
+    for_each_shard(rank, [&](const parameter& p, const region& r) {
+      std::vector<T>& whole = result.gradients[std::string(name_of(p).view())];
+      whole.resize(static_cast<std::size_t>(p.size()));
+      const auto extent = [&](std::size_t d) { return d < p.shape.size() ? p.shape[d] : 1; };
+      const auto part = [&](std::size_t d) { return d < r.dims.size() ? r.dims[d] : dim_part{0, 1}; };
+      for (num i = 0; i < part(0).size(); ++i)
+        for (num j = 0; j < part(1).size(); ++j)
+          for (num k = 0; k < part(2).size(); ++k)
+            whole[static_cast<std::size_t>((part(0).at(i) * extent(1) + part(1).at(j)) * extent(2) + part(2).at(k))] =
+                *from++;
+    });
 }
 
 }  // namespace shardplan::runtime

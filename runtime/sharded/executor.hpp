@@ -1,213 +1,227 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward of one rank under any legal plan, written once. The layout of its tokens is a type (L), and so is whether
-// the residual stream between tensor-parallel regions holds all of them or this tp rank's share (Residual).
+// One rank's way through its stages and micro-batches under any legal plan, written once. The layout of its tokens is a
+// type (L), and so is whether the residual stream between tensor-parallel regions holds all of them or this tp rank's
+// share (Residual).
 // Letters: s tokens of a row on this rank, b rows of a micro-batch, n = s * b, H hidden, V' vocabulary rows on this
 // rank.
 #ifndef SHARDPLAN_RUNTIME_SHARDED_EXECUTOR_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_EXECUTOR_HPP
 
-#include <cmath>
-
-#include "runtime/sharded/attention.hpp"
-#include "runtime/sharded/experts.hpp"
-#include "runtime/sharded/local_tokens.hpp"
+#include "runtime/sharded/ends.hpp"
+#include "runtime/sharded/gradient_reduction.hpp"
 #include "runtime/sharded/results.hpp"
 
 namespace shardplan::runtime {
 
+/// What a model does that a caller may replace: attention across ranks (see planned_attention) and the loss (see
+/// vocabulary_cross_entropy).
+struct planned_methods {
+  template <class T>
+  using attention = planned_attention<T>;
+  template <class T>
+  using loss = vocabulary_cross_entropy<T>;
+};
+
 /// What the last stage of one rank holds of one micro-batch.
 template <Layout L, class T>
 struct local_outputs {
+  num micro_batch;
   sequence<logits, L, std::vector<T>> scores;            // (s, b, V')
   sequence<token_losses, L, std::vector<T>> token_loss;  // (s, b)
-  num_sequence<targets, L> wanted;                       // (s, b)
-  num_sequence<real_offsets, L> real;                    // (s, b)
 };
 
-/// Cross-entropy of logits whose vocabulary is cut over tp: every tp rank gets every token's loss.
-/// Logits and targets must be of one layout; anything else does not compile.
-template <Layout L, class T, Communicator C>
-sequence<token_losses, L, std::vector<T>> cross_entropy(const rank_view<C>& view,
-                                                        const sequence<logits, L, std::vector<T>>& scores,
-                                                        const num_sequence<targets, L>& wanted) {
-  const auto tp = view.group(axis::tp);
-  const auto n = static_cast<std::size_t>(scores.tokens());
-  std::vector<T> largest(n), sums(n), picked(n);
-  row_max<T>(scores.data(), largest);
-  view.comm.all_reduce(tp, std::span<T>(largest), reduce_op::max);
-  row_exp_sum<T>(scores.data(), largest, sums);
-  view.comm.all_reduce(tp, std::span<T>(sums), reduce_op::sum);
-  pick_targets<T>(scores.data(), wanted.data(), chunk(view.model().vocab_size, tp.size(), tp.index()).begin, picked);
-  view.comm.all_reduce(tp, std::span<T>(picked), reduce_op::sum);
-  sequence<token_losses, L, std::vector<T>> loss(scores, 1);
-  for (std::size_t i = 0; i < n; ++i)
-    if (wanted.data()[i] != ignored_target) loss.data()[i] = std::log(sums[i]) + largest[i] - picked[i];
-  return loss;
-}
+/// One micro-batch and, per MoE layer, the experts (n, k) to choose in it; empty: as routers say.
+template <Layout L, class T>
+struct micro_batch {
+  local_tokens<L, T> tokens;
+  std::vector<std::vector<num>> forced;
+};
 
-template <Layout L, class Residual, class T, Communicator C>
+template <Layout L, class Residual, class T, Communicator C, class Methods>
 class executor {
   using stream = hidden<T, Residual>;  // the residual stream
-  static constexpr bool split = residual_traits<Residual>::split;
+  using layer = layer_block<L, Residual, T, typename Methods::template attention<T>>;
+  using head = head_block<L, Residual, T, typename Methods::template loss<T>>;
 
  public:
-  executor(const rank_view<C>& view, const checkpoint& weights)
+  /// `num_items`: real targets of the global batch.
+  executor(const rank_view<C>& view, const checkpoint& weights, num num_items)
       : view_(view),
         parameters_(weights, view),
+        num_items_(num_items),
+        head_weight_(view.model().tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head),
         rotary_(
             make_rotary_frequencies(view.config.rope, view.model().head_dim, view.model().max_position_embeddings)) {}
 
-  /// Runs the micro-batches through this rank's stages, in the order of the plan's schedule. `forced` (micro-batch, MoE
-  /// layer, n, k) or empty. Outputs of each micro-batch, on the last stage; nothing elsewhere.
-  std::vector<local_outputs<L, T>> forward(const std::vector<local_tokens<L, T>>& micro_batches,
-                                           const std::vector<std::vector<std::vector<num>>>& forced) {
-    const auto pp = view_.group(axis::pp);
-    const num last_stage = num_stages(view_.plan) - 1;
+  /// Runs the micro-batches through this rank's stages. Outputs of each micro-batch, on the last stage; nothing
+  /// elsewhere. Nothing that only a backward needs outlives its layer.
+  std::vector<local_outputs<L, T>> evaluate(const std::vector<micro_batch<L, T>>& batch) {
     std::vector<local_outputs<L, T>> outputs;
-    std::map<std::pair<num, num>, stream> waiting;  // (stage, micro-batch): its input, when this rank made it itself
-    for_each_forward(view_.plan, static_cast<num>(micro_batches.size()), pp.index(), [&](num stage, num m) {
-      const local_tokens<L, T>& tokens = micro_batches[static_cast<std::size_t>(m)];
-      const auto input = [&]() -> stream {
-        if (stage == 0) return embed(tokens);
-        if (auto made = waiting.extract({stage, m}); !made.empty()) return std::move(made.mapped());
-        stream x = empty_stream(tokens);  // sized from the local length: what the stage before holds of it
-        view_.comm.label(phase::forward, stage_layers(view_.model(), view_.plan, stage).begin);
-        view_.comm.receive(pp, std::span<T>(x.data()), stage_owner(view_.plan, stage - 1));
-        return x;
-      };
-      stream x = input();
-      static const std::vector<std::vector<num>> nowhere;
-      run_layers(x, tokens, stage, forced.empty() ? nowhere : forced[static_cast<std::size_t>(m)]);
-      if (stage == last_stage) {
-        outputs.push_back(head(x, tokens));
-      } else if (const num next = stage_owner(view_.plan, stage + 1); next == pp.index()) {
-        waiting.emplace(std::pair{stage + 1, m}, std::move(x));
-      } else {
-        view_.comm.label(phase::forward, stage_layers(view_.model(), view_.plan, stage).end);
-        view_.comm.send(pp, read_only(x.data()), next);
-      }
+    for_each_forward(view_.plan, static_cast<num>(batch.size()), view_.at(axis::pp), [&](const pipeline_step& step) {
+      const stage_inputs in = inputs_of(batch[static_cast<std::size_t>(step.micro_batch)]);
+      stream x = enter(step, in.batch.tokens);
+      for_each_layer(step.stage, [&](num number) {
+        const parameters_in_use<T> w = use_layer(number, phase::forward);
+        layer().forward(view_, x, in.angles, in.batch.tokens, in.routed(view_, number), {number, w});
+      });
+      if (head last; is_last(step.stage))
+        outputs.push_back(score(last, x, in.batch.tokens, step.micro_batch));
+      else
+        leave(step, std::move(x));
     });
     return outputs;
   }
 
- private:
-  stream empty_stream(const local_tokens<L, T>& tokens) const {
-    return {tokens.at.length() / sequence_parallel_degree(view_.plan), tokens.at.rows(), view_.model().hidden_size, {}};
-  }
-
-  /// Each tp rank looks up the ids that its rows of the vocabulary hold; the sum is the embedding.
-  stream embed(const local_tokens<L, T>& tokens) const {
-    const num H = view_.model().hidden_size;
-    if (!tokens.ids) {
-      stream x = empty_stream(tokens);
-      const num first = split ? view_.at(axis::tp) * static_cast<num>(x.data().size()) : 0;
-      std::copy_n(tokens.embeds->data().begin() + first, x.data().size(), x.data().begin());
-      return x;
-    }
-    const auto in_use = parameters_.single(parameter_kind::embed_tokens);
-    const parameter_part<T>& table = in_use[parameter_kind::embed_tokens];
-    view_.comm.label(phase::forward, parameter::no_layer);
-    const dim_range here = chunk(view_.model().vocab_size, view_.plan.tp, view_.at(axis::tp));
-    hidden<T, L> x(tokens.at, H);
-    for (std::size_t i = 0; i < tokens.ids->data().size(); ++i)
-      if (const num id = tokens.ids->data()[i]; id >= here.begin && id < here.end)
-        std::copy_n(table.values.begin() + (id - here.begin) * H, H, x.data().begin() + static_cast<num>(i) * H);
-    return sum_over_tp<Residual>::of(view_, std::move(x));
-  }
-
-  void run_layers(stream& x, const local_tokens<L, T>& tokens, num stage, const std::vector<std::vector<num>>& forced) {
-    const layer_range layers = stage_layers(view_.model(), view_.plan, stage);
-    if (layers.size() == 0) return;
-    const sequence<shardplan::rotary_table, L, std::vector<T>> angles = rotary(tokens);
-    const routed_tokens all_routed = routed(tokens);
-    num moe_layer = 0;
-    for (num layer = 0; layer < layers.begin; ++layer) moe_layer += is_moe_layer(view_.model(), layer) ? 1 : 0;
-    for (num layer = layers.begin; layer < layers.end; ++layer) {
-      const parameters_in_use<T> w = parameters_.layer(layer);
-      view_.comm.label(phase::forward, layer);
-      add<T>(x.data(), self_attention(norm(x, w[parameter_kind::input_layernorm]), angles, tokens, w).data());
-      const stream normed = norm(x, w[parameter_kind::post_attention_layernorm]);
-      if (is_moe_layer(view_.model(), layer)) {
-        routed_tokens routes = all_routed;
-        if (!forced.empty()) routes.forced = forced[static_cast<std::size_t>(moe_layer)];
-        add<T>(x.data(), mixture_of_experts<T, Residual>(view_, normed, w, routes).data());
-        ++moe_layer;
-      } else {
-        add<T>(x.data(), mlp(normed, w).data());
+  /// Forward and backward in the order of the plan's schedule. Gradients, reduced as the plan says, of what this rank
+  /// shards: each parameter's shard over fsdp_cp or efsdp, whatever the zero stage.
+  std::vector<local_outputs<L, T>> train(const std::vector<micro_batch<L, T>>& batch, gradient_shards<T>& gradients) {
+    std::vector<local_outputs<L, T>> outputs;
+    std::map<std::pair<num, num>, stage_run> running;  // (stage, micro-batch)
+    gradient_store<T> sums;
+    gradient_reducer<T, C> reducer(view_, gradients);
+    for_each_step(view_.plan, static_cast<num>(batch.size()), view_.at(axis::pp), [&](const pipeline_step& step) {
+      const auto key = std::pair{step.stage, step.micro_batch};
+      if (step.kind == step_kind::forward) {
+        stage_run& run =
+            running.emplace(key, inputs_of(batch[static_cast<std::size_t>(step.micro_batch)])).first->second;
+        const local_tokens<L, T>& tokens = run.in.batch.tokens;
+        stream x = enter(step, tokens);
+        for_each_layer(step.stage, [&](num number) {
+          const parameters_in_use<T> w = use_layer(number, phase::forward);
+          run.layers.emplace_back().forward(view_, x, run.in.angles, tokens, run.in.routed(view_, number), {number, w});
+        });
+        if (is_last(step.stage))
+          outputs.push_back(score(run.last, x, tokens, step.micro_batch));
+        else
+          leave(step, std::move(x));
+        return;
       }
+      backward(step, running.at(key), sums);
+      running.erase(key);
+      // Sharded gradients are reduced micro-batch by micro-batch, so that no rank keeps whole ones; others once.
+      if (is_sharded(view_.plan.zero, state_kind::gradient)) reducer.reduce(sums, step.stage);
+    });
+    if (!is_sharded(view_.plan.zero, state_kind::gradient))
+      for (num stage = view_.at(axis::pp); stage < num_stages(view_.plan); stage += view_.plan.pp)
+        reducer.reduce(sums, stage);
+    reducer.finish();
+    return outputs;
+  }
+
+ private:
+  /// A micro-batch with what all layers of a stage share.
+  struct stage_inputs {
+    const micro_batch<L, T>& batch;
+    sequence<shardplan::rotary_table, L, std::vector<T>> angles;
+    std::vector<char> real;
+
+    routed_tokens routed(const rank_view<C>& view, num layer_number) const {
+      if (!is_moe_layer(view.model(), layer_number)) return {};
+      if (batch.forced.empty()) return {real, {}};
+      num moe_layer = 0;
+      for (num before = 0; before < layer_number; ++before) moe_layer += is_moe_layer(view.model(), before) ? 1 : 0;
+      return {real, batch.forced[static_cast<std::size_t>(moe_layer)]};
+    }
+  };
+  struct stage_run {
+    stage_run(stage_inputs&& i) : in(std::move(i)) {}  // NOLINT: made where it is kept
+    stage_inputs in;
+    std::vector<layer> layers;
+    head last;
+  };
+
+  stage_inputs inputs_of(const micro_batch<L, T>& batch) const {
+    stage_inputs in{batch, {batch.tokens.at, view_.model().head_dim}, {}};
+    runtime::rotary_table<T>(rotary_, batch.tokens.at.data(), in.angles.data());
+    for (num at : batch.tokens.real.data()) in.real.push_back(at >= 0);
+    return in;
+  }
+
+  bool is_last(num stage) const { return stage == num_stages(view_.plan) - 1; }
+  template <class F>
+  void for_each_layer(num stage, F&& f) const {
+    const layer_range layers = stage_layers(view_.model(), view_.plan, stage);
+    for (num number = layers.begin; number < layers.end; ++number) f(number);
+  }
+  parameters_in_use<T> use_layer(num number, phase why) const {
+    parameters_in_use<T> w = parameters_.layer(number);
+    view_.comm.label(why, number);
+    return w;
+  }
+  parameters_in_use<T> use_beside_layers(std::initializer_list<parameter_kind> kinds, phase why) const {
+    parameters_in_use<T> w = parameters_.beside_layers(kinds);
+    view_.comm.label(why, parameter::no_layer);
+    return w;
+  }
+
+  /// What a stage works on: embeddings, or what the stage before holds of the same tokens.
+  stream enter(const pipeline_step& step, const local_tokens<L, T>& tokens) {
+    if (step.stage == 0) {
+      if (!tokens.ids) return embed<L, Residual>(view_, tokens, layer_state<T>{parameter::no_layer, {}});
+      const parameters_in_use<T> w = use_beside_layers({parameter_kind::embed_tokens}, phase::forward);
+      return embed<L, Residual>(view_, tokens, layer_state<T>{parameter::no_layer, w});
+    }
+    return receive_from(step, step.stage - 1, tokens, phase::forward);
+  }
+  void leave(const pipeline_step& step, stream&& x) { send_to(step, step.stage + 1, std::move(x), phase::forward); }
+
+  local_outputs<L, T> score(head& last, const stream& x, const local_tokens<L, T>& tokens, num micro_batch) {
+    const parameters_in_use<T> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::loss);
+    auto loss = last.forward(view_, x, tokens, {parameter::no_layer, w}, head_weight_, num_items_);
+    return {micro_batch, last.scores(), std::move(loss)};
+  }
+
+  void backward(const pipeline_step& step, stage_run& run, gradient_store<T>& sums) {
+    const local_tokens<L, T>& tokens = run.in.batch.tokens;
+    stream dx = [&] {
+      if (!is_last(step.stage)) return receive_from(step, step.stage + 1, tokens, phase::backward);
+      const parameters_in_use<T> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::backward);
+      return run.last.backward(view_, tokens, {parameter::no_layer, w, &sums}, head_weight_, num_items_);
+    }();
+    const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
+    for (num number = layers.end; number-- > layers.begin;) {
+      const parameters_in_use<T> w = use_layer(number, phase::backward);
+      run.layers.back().backward(view_, dx, run.in.angles, tokens, {number, w, &sums});
+      run.layers.pop_back();
+    }
+    if (step.stage > 0) {
+      send_to(step, step.stage - 1, std::move(dx), phase::backward);
+    } else if (tokens.ids) {
+      const parameters_in_use<T> w = use_beside_layers({parameter_kind::embed_tokens}, phase::backward);
+      embed_backward<L, Residual>(view_, dx, tokens, layer_state<T>{parameter::no_layer, w, &sums});
     }
   }
 
-  stream norm(const stream& x, const parameter_part<T>& weight) const {
-    stream out(x, x.width());
-    rms_norm<T>(x.data(), weight.values, view_.config.rms_norm_eps, out.data());
-    return out;
+  // Neighbouring stages are on neighbouring ranks, or on this one.
+  stream receive_from(const pipeline_step& step, num other, const local_tokens<L, T>& tokens, phase why) {
+    const auto pp = view_.group(axis::pp);
+    if (stage_owner(view_.plan, other) == pp.index()) {
+      auto made = here_.extract({why, step.stage, step.micro_batch});
+      return std::move(made.mapped());
+    }
+    stream x(tokens.at.length() / (residual_traits<Residual>::split ? view_.plan.tp : 1), tokens.at.rows(),
+             view_.model().hidden_size, {});  // sized from the local length: what the other stage holds of it
+    view_.comm.label(why, stage_layers(view_.model(), view_.plan, step.stage).begin);
+    view_.comm.receive(pp, std::span<T>(x.data()), stage_owner(view_.plan, other));
+    return x;
   }
-
-  stream self_attention(const stream& x, const sequence<shardplan::rotary_table, L, std::vector<T>>& angles,
-                        const local_tokens<L, T>& tokens, const parameters_in_use<T>& w) const {
-    const num D = view_.model().head_dim;
-    const auto& every = gather_tokens(view_, x);  // (s, b, H)
-    const auto project = [&](parameter_kind weight, parameter_kind bias) {
-      std::vector<T> y = linear<T>(every.data(), w[weight]);
-      if (w.has(bias)) add_bias<T>(y, w[bias].values);
-      return y;
-    };
-    std::vector<T> q = project(parameter_kind::q_proj, parameter_kind::q_bias);  // (n, heads, D)
-    std::vector<T> k = project(parameter_kind::k_proj, parameter_kind::k_bias);  // (n, kv_heads, D)
-    std::vector<T> v = project(parameter_kind::v_proj, parameter_kind::v_bias);
-    rms_norm<T>(q, w[parameter_kind::q_norm].values, view_.config.rms_norm_eps, q);
-    rms_norm<T>(k, w[parameter_kind::k_norm].values, view_.config.rms_norm_eps, k);
-    rotate<T>(q, angles.data(), D);
-    rotate<T>(k, angles.data(), D);
-    const std::vector<T> context = attend<T>(view_, std::move(q), std::move(k), std::move(v), tokens.places);
-
-    hidden<T, L> out(every, view_.model().hidden_size);
-    out.data() = linear<T>(context, w[parameter_kind::o_proj]);
-    stream sum = sum_over_tp<Residual>::of(view_, std::move(out));
-    if (w.has(parameter_kind::o_bias))
-      add_bias<T>(sum.data(), w[parameter_kind::o_bias].values);  // once, after the sum
-    return sum;
-  }
-
-  stream mlp(const stream& x, const parameters_in_use<T>& w) const {
-    const auto& every = gather_tokens(view_, x);
-    std::vector<T> gate = linear<T>(every.data(), w[parameter_kind::mlp_gate]);
-    const std::vector<T> up = linear<T>(every.data(), w[parameter_kind::mlp_up]);
-    swiglu<T>(gate, up, gate);
-    hidden<T, L> out(every, x.width());
-    out.data() = linear<T>(gate, w[parameter_kind::mlp_down]);
-    return sum_over_tp<Residual>::of(view_, std::move(out));
-  }
-
-  local_outputs<L, T> head(const stream& x, const local_tokens<L, T>& tokens) const {
-    const auto final_norm = parameters_.single(parameter_kind::final_norm);
-    const auto kind = view_.model().tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head;
-    const auto in_use = parameters_.single(kind);
-    view_.comm.label(phase::loss, parameter::no_layer);
-    const stream normed = norm(x, final_norm[parameter_kind::final_norm]);
-    const auto& every = gather_tokens(view_, normed);
-    sequence<logits, L, std::vector<T>> scores(every, in_use[kind].shape[0]);
-    scores.data() = linear<T>(every.data(), in_use[kind]);
-    auto loss = cross_entropy(view_, scores, tokens.wanted);
-    return {std::move(scores), std::move(loss), tokens.wanted, tokens.real};
-  }
-
-  sequence<shardplan::rotary_table, L, std::vector<T>> rotary(const local_tokens<L, T>& tokens) const {
-    sequence<shardplan::rotary_table, L, std::vector<T>> table(tokens.at, view_.model().head_dim);
-    runtime::rotary_table<T>(rotary_, tokens.at.data(), table.data());
-    return table;
-  }
-
-  routed_tokens routed(const local_tokens<L, T>& tokens) const {
-    routed_tokens out;
-    for (num at : tokens.real.data()) out.real.push_back(at >= 0);
-    return out;
+  void send_to(const pipeline_step& step, num other, stream&& x, phase why) {
+    const auto pp = view_.group(axis::pp);
+    if (stage_owner(view_.plan, other) == pp.index()) {
+      here_.emplace(std::tuple{why, other, step.micro_batch}, std::move(x));
+      return;
+    }
+    view_.comm.label(why, stage_layers(view_.model(), view_.plan, other).begin);
+    view_.comm.send(pp, read_only(x.data()), stage_owner(view_.plan, other));
   }
 
   rank_view<C> view_;
   parameter_store<T, C> parameters_;
+  num num_items_;
+  parameter_kind head_weight_;
   rotary_frequencies rotary_;
+  std::map<std::tuple<phase, num, num>, stream>
+      here_;  // (direction, to stage, micro-batch), where this rank holds both
 };
 
 }  // namespace shardplan::runtime

@@ -25,7 +25,20 @@ std::vector<T> linear(std::span<const T> x, const parameter_part<T>& w) {
   return y;
 }
 
-// ---- tokens cut over tp (sequence parallelism) and not
+/// dx (n, in) for dy (n, out); `dw` (out, in) grows by dy^T x.
+template <class T>
+std::vector<T> linear_backward(std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
+                               std::span<std::type_identity_t<T>> dw) {
+  const num in = w.shape[1], out = w.shape[0];
+  const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
+  std::vector<T> dx(x.size());
+  gemm_nn({dy.data(), n, out}, {w.values.data(), out, in}, matrix_view<T>(dx.data(), n, in));
+  gemm_tn({dy.data(), n, out}, {x.data(), n, in}, matrix_view<T>(dw.data(), out, in), T{1}, T{1});
+  return dx;
+}
+
+// ---- tokens cut over tp (sequence parallelism) and not. Each of the two operations is the other's backward: what
+// every tp rank needs in one direction, every tp rank owes in the other.
 
 /// The tokens of all tp ranks: what a column-parallel layer needs.
 template <class T, Layout L, Communicator C>

@@ -3,6 +3,7 @@
 #ifndef SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
 
+#include <initializer_list>
 #include <map>
 #include <utility>
 
@@ -53,10 +54,10 @@ class parameter_store {
     for_each_layer_parameter(view_.model(), layer, [&](const parameter& p) { use(p, in_use); });
     return in_use;
   }
-  /// One parameter beside the layers.
-  parameters_in_use<T> single(parameter_kind kind) const {
+  /// Parameters beside the layers.
+  parameters_in_use<T> beside_layers(std::initializer_list<parameter_kind> kinds) const {
     parameters_in_use<T> in_use;
-    use(make_parameter(view_.model(), kind), in_use);
+    for (parameter_kind kind : kinds) use(make_parameter(view_.model(), kind), in_use);
     return in_use;
   }
 

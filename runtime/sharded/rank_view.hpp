@@ -25,13 +25,6 @@ struct rank_view {
   num at(axis a) const { return group_of(plan, model(), rank(), a).index; }
 };
 
-/// How many of `n` things each of `count` members takes when each takes ceil(n / count): the plan's one uneven cut.
-inline std::vector<num> chunk_counts(num n, num count) {
-  std::vector<num> counts;
-  for (num i = 0; i < count; ++i) counts.push_back(chunk(n, count, i).size());
-  return counts;
-}
-
 template <class T>
 std::span<const T> read_only(const std::vector<T>& v) {
   return v;

@@ -4,6 +4,8 @@
 #define SHARDPLAN_RUNTIME_SHARDED_RESULTS_HPP
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "runtime/sharded/batch_rows.hpp"
@@ -26,10 +28,11 @@ struct expert_choices {
 template <class T>
 struct gathered_result {
   num rows = 0, length = 0, vocab = 0;
-  std::vector<T> logits;      ///< (rows, length, vocab)
-  std::vector<T> token_loss;  ///< (rows, length); 0 where nothing was to be predicted
-  double loss = 0;            ///< sum of token losses / num_items; 0 when there is none
-  num num_items = 0;          ///< real targets of the global batch
+  std::vector<T> logits;                            ///< (rows, length, vocab)
+  std::vector<T> token_loss;                        ///< (rows, length); 0 where nothing was to be predicted
+  double loss = 0;                                  ///< sum of token losses / num_items; 0 when there is none
+  num num_items = 0;                                ///< real targets of the global batch
+  std::map<std::string, std::vector<T>> gradients;  ///< of the loss, by parameter name, whole; when asked for
 };
 
 }  // namespace shardplan::runtime

@@ -8,12 +8,18 @@
 
 namespace shardplan::runtime {
 
-/// Length of the padded row that all ranks use, once they have agreed that ranks which differ only in pp, cp or tp read
-/// the same rows, and that every data shard has rows of one shape. Throws input_error naming two ranks that do not.
+/// What the ranks have agreed on before they start.
+struct agreed_rows {
+  num padded = 0;     ///< length of a padded row
+  num num_items = 0;  ///< real targets of the global batch
+};
+
+/// Ranks which differ only in pp, cp or tp must read the same rows, and every data shard rows of one shape. Throws
+/// input_error naming two ranks that do not.
 template <Communicator C>
-num agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
-  const auto peers = view.group(axis::pp | axis::cp | axis::tp);
-  const auto world = view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp);
+agreed_rows agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
+  const auto peers = view.group(axis_set(axis::pp) | axis::cp | axis::tp);
+  const auto world = whole_world(view);
   view.comm.label(phase::check, parameter::no_layer);
   const std::vector<std::uint64_t> mine{digest(rows)};
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(peers.size()));
@@ -28,48 +34,63 @@ num agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
   num longest = 0;
   for (const std::vector<num>& documents : find_documents(rows))
     longest = std::max(longest, padded_length(documents, needed_multiple(view.plan)));
-  const std::vector<num> shape{rows.rows, rows.length, longest};
-  std::vector<num> shapes(static_cast<std::size_t>(3 * world.size()));
+  const std::vector<num> shape{rows.rows, rows.length, longest, count_targets(rows)};
+  const num fields = static_cast<num>(shape.size());
+  std::vector<num> shapes(static_cast<std::size_t>(fields * world.size()));
   view.comm.all_gather(world, read_only(shape), std::span<num>(shapes));
+  agreed_rows agreed;
   for (num i = 0; i < world.size(); ++i) {
-    const num* theirs = shapes.data() + 3 * i;
+    const num* theirs = shapes.data() + fields * i;
     if (theirs[0] != rows.rows || theirs[1] != rows.length)
       throw input_error(
           fmt::format("ranks {} and {} must read equally many rows of one length, but read {} of {} and {} of {}",
                       view.rank(), world.member(i), rows.rows, rows.length, theirs[0], theirs[1]));
-    longest = std::max(longest, theirs[2]);
+    agreed.padded = std::max(agreed.padded, theirs[2]);
+    if (group_of(view.plan, view.model(), world.member(i), axis_set(axis::pp) | axis::cp | axis::tp).index == 0)
+      agreed.num_items += theirs[3];  // each data shard once
   }
-  return longest;
+  return agreed;
 }
 
-/// Executes the plan with micro-batches of equally many rows. Every rank calls it; the plan must be legal for the model
-/// and the rows (shardplan::legal). `choices`, if any, are the same on every rank.
-template <class T, Communicator C>
-gathered_result<T> run_forward(C& comm, const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const row_loader& load, const expert_choices* choices = nullptr) {
+/// Executes the plan: the forward and the loss, and with `gradients` the gradient of every parameter. Every rank calls
+/// it; the plan must be legal for the model and the rows (shardplan::legal), whose micro-batches are equally many rows.
+/// `choices`, if any, are the same on every rank. `Methods` replaces attention or loss (see planned_methods).
+template <class T, class Methods = planned_methods, Communicator C>
+gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_spec& plan, num micro_batches,
+                               const row_loader& load, bool gradients = false,
+                               const expert_choices* choices = nullptr) {
   const rank_view<C> view{weights.config(), plan, comm};
   if (comm.world_size() != world_size(plan))
     throw plan_error(
         fmt::format("the plan needs {} ranks, but the engine has {}", world_size(plan), comm.world_size()));
   const batch_rows rows = load(comm.rank());
   validate(rows, view.model());
-  const num padded = agree_on_rows(view, rows);
+  const agreed_rows agreed = agree_on_rows(view, rows);
   if (micro_batches < 1 || rows.rows % micro_batches != 0)
     throw plan_error(fmt::format("{} rows of a data shard are not {} equal micro-batches", rows.rows, micro_batches));
   const num each = rows.rows / micro_batches;
 
   const auto execute = [&]<Layout L, class Residual>(L, Residual) {
-    std::vector<local_tokens<L, T>> tokens;
-    std::vector<std::vector<std::vector<num>>> forced;
+    std::vector<micro_batch<L, T>> batch;
     for (num m = 0; m < micro_batches; ++m) {
-      tokens.push_back(
-          cut_rows<L, T>(select_rows(rows, m * each, each), plan, view.model().hidden_size, padded, view.at(axis::cp)));
+      batch.push_back({cut_rows<L, T>(select_rows(rows, m * each, each), plan, view.model().hidden_size, agreed.padded,
+                                      view.at(axis::cp)),
+                       {}});
       if (choices != nullptr)
-        forced.push_back(cut_choices(*choices, tokens.back(), data_index(plan, view.rank()) * rows.rows + m * each,
-                                     num_moe_layers(view.model())));
+        batch.back().forced =
+            cut_choices(*choices, batch.back().tokens, data_index(plan, view.rank()) * rows.rows + m * each,
+                        num_moe_layers(view.model()));
     }
-    executor<L, Residual, T, C> run(view, weights);
-    return collect(view, run.forward(tokens, forced), rows, micro_batches, padded);
+    executor<L, Residual, T, C, Methods> run(view, weights, agreed.num_items);
+    gathered_result<T> result;
+    gradient_shards<T> shards;
+    const auto outputs = gradients ? run.train(batch, shards) : run.evaluate(batch);
+    result.num_items = agreed.num_items;
+    const double sum = sum_of_losses(view, outputs);
+    result.loss = agreed.num_items > 0 ? sum / static_cast<double>(agreed.num_items) : 0;
+    collect_tokens(view, outputs, batch, rows, result);
+    if (gradients) collect_gradients(view, shards, result);
+    return result;
   };
   const auto with_layout = [&]<Layout L>(L layout) {
     return plan.sequence_parallel && plan.tp > 1 ? execute(layout, tensor_split<L>{}) : execute(layout, L{});

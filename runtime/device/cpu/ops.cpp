@@ -38,6 +38,24 @@ void rms_norm(std::span<const T> x, std::span<const T> weight, double eps, std::
 }
 
 template <class T>
+void rms_norm_backward(std::span<const T> x, std::span<const std::type_identity_t<T>> weight, double eps,
+                       std::span<const std::type_identity_t<T>> dy, std::span<T> dx,
+                       std::span<std::type_identity_t<T>> dweight) {
+  const num width = static_cast<num>(weight.size()), n = static_cast<num>(x.size()) / width;
+  const line_of<T> w(weight.data(), width);
+  line_to<T> dw(dweight.data(), width);
+  Eigen::Array<T, 1, Eigen::Dynamic> g(width);
+  for (num i = 0; i < n; ++i) {
+    const line_of<T> row(x.data() + i * width, width), dy_row(dy.data() + i * width, width);
+    const T scale = 1 / std::sqrt(row.square().mean() + static_cast<T>(eps));
+    dw += dy_row * row * scale;
+    g = dy_row * w;
+    const T along = (g * row).mean() * scale * scale * scale;  // what the mean of squares passes on
+    line_to<T>(dx.data() + i * width, width) = g * scale - row * along;
+  }
+}
+
+template <class T>
 void add(std::span<T> x, std::span<const std::type_identity_t<T>> y) {
   line_to<T>(x.data(), static_cast<num>(x.size())) += line_of<T>(y.data(), static_cast<num>(y.size()));
 }
@@ -47,6 +65,13 @@ void add_bias(std::span<T> x, std::span<const std::type_identity_t<T>> bias) {
   const num width = static_cast<num>(bias.size());
   if (width == 0) return;
   rows_to<T>(x.data(), static_cast<num>(x.size()) / width, width).rowwise() += line_of<T>(bias.data(), width);
+}
+
+template <class T>
+void add_bias_backward(std::span<const T> dy, std::span<std::type_identity_t<T>> dbias) {
+  const num width = static_cast<num>(dbias.size());
+  if (width == 0) return;
+  line_to<T>(dbias.data(), width) += rows(dy, width).colwise().sum();
 }
 
 rotary_frequencies make_rotary_frequencies(const rope_config& rope, num head_dim, num max_positions) {
@@ -95,14 +120,18 @@ void rotary_table(const rotary_frequencies& f, std::span<const num> positions, s
     }
 }
 
+namespace {
+
+/// `direction` 1 rotates by the table's angles, -1 back.
 template <class T>
-void rotate(std::span<T> x, std::span<const std::type_identity_t<T>> table, num head_dim) {
+void rotate_by(std::span<T> x, std::span<const T> table, num head_dim, T direction) {
   const num half = head_dim / 2, n = static_cast<num>(table.size()) / head_dim;
   if (n == 0) return;
   const num heads = static_cast<num>(x.size()) / (n * head_dim);
-  Eigen::Array<T, 1, Eigen::Dynamic> first(half);
+  Eigen::Array<T, 1, Eigen::Dynamic> first(half), s(half);
   for (num i = 0; i < n; ++i) {
-    const line_of<T> c(table.data() + i * head_dim, half), s(table.data() + i * head_dim + half, half);
+    const line_of<T> c(table.data() + i * head_dim, half);
+    s = line_of<T>(table.data() + i * head_dim + half, half) * direction;
     for (num h = 0; h < heads; ++h) {
       T* at = x.data() + (i * heads + h) * head_dim;
       line_to<T> a(at, half), b(at + half, half);
@@ -111,6 +140,17 @@ void rotate(std::span<T> x, std::span<const std::type_identity_t<T>> table, num 
       a = first;
     }
   }
+}
+
+}  // namespace
+
+template <class T>
+void rotate(std::span<T> x, std::span<const std::type_identity_t<T>> table, num head_dim) {
+  rotate_by<T>(x, table, head_dim, 1);
+}
+template <class T>
+void rotate_backward(std::span<T> dx, std::span<const std::type_identity_t<T>> table, num head_dim) {
+  rotate_by<T>(dx, table, head_dim, -1);
 }
 
 template <class T>
@@ -128,6 +168,34 @@ void swiglu(std::span<const T> gate, std::span<const T> up, std::span<T> out) {
   const num n = static_cast<num>(out.size());
   const line_of<T> g(gate.data(), n), u(up.data(), n);
   line_to<T>(out.data(), n) = g / (1 + (-g).exp()) * u;
+}
+
+namespace {
+
+/// For y = silu(g) u: g becomes dL/dg and u dL/du.
+template <class T>
+void swiglu_row_backward(line_to<T> gate, line_to<T> up, line_of<T> dy) {
+  const Eigen::Array<T, 1, Eigen::Dynamic> sigmoid = 1 / (1 + (-gate).exp());
+  const Eigen::Array<T, 1, Eigen::Dynamic> dup = dy * gate * sigmoid;
+  gate = dy * up * sigmoid * (1 + gate * (1 - sigmoid));
+  up = dup;
+}
+
+}  // namespace
+
+template <class T>
+void swiglu_backward(std::span<T> gate_up, num width, std::span<const T> dy) {
+  if (width == 0) return;
+  const num n = static_cast<num>(dy.size()) / width;
+  for (num i = 0; i < n; ++i)
+    swiglu_row_backward<T>({gate_up.data() + i * 2 * width, width}, {gate_up.data() + (i * 2 + 1) * width, width},
+                           {dy.data() + i * width, width});
+}
+
+template <class T>
+void swiglu_backward(std::span<T> gate, std::span<T> up, std::span<const T> dy) {
+  const num n = static_cast<num>(dy.size());
+  swiglu_row_backward<T>({gate.data(), n}, {up.data(), n}, {dy.data(), n});
 }
 
 template <class T>
@@ -158,6 +226,29 @@ void choose_experts(std::span<T> scores, num num_experts, num per_token, bool no
 }
 
 template <class T>
+void choose_experts_backward(std::span<T> probabilities, num num_experts, num per_token, bool normalize,
+                             std::span<const num> experts, std::span<const T> weights, std::span<const T> dweights) {
+  const num n = static_cast<num>(probabilities.size()) / num_experts;
+  Eigen::Array<T, 1, Eigen::Dynamic> dp(num_experts);
+  for (num i = 0; i < n; ++i) {
+    line_to<T> p(probabilities.data() + i * num_experts, num_experts);
+    const num* chosen = experts.data() + i * per_token;
+    const line_of<T> w(weights.data() + i * per_token, per_token), dw(dweights.data() + i * per_token, per_token);
+    dp.setZero();
+    if (per_token > 0 && chosen[0] >= 0) {
+      // w = p / sum of the chosen p, or p: then dL/dp = (dw - sum of w dw) / sum, or dw.
+      T sum = 1, along = 0;
+      if (normalize) {
+        sum = 0, along = (w * dw).sum();
+        for (num k = 0; k < per_token; ++k) sum += p[chosen[k]];
+      }
+      for (num k = 0; k < per_token; ++k) dp[chosen[k]] = (dw[k] - along) / sum;
+    }
+    p = p * (dp - (p * dp).sum());  // through the softmax
+  }
+}
+
+template <class T>
 void row_max(std::span<const T> logits, std::span<T> largest) {
   const num n = static_cast<num>(largest.size()), width = n == 0 ? 0 : static_cast<num>(logits.size()) / n;
   if (width == 0)
@@ -184,17 +275,42 @@ void pick_targets(std::span<const T> logits, std::span<const num> targets, num f
   }
 }
 
-#define SHARDPLAN_INSTANTIATE(T)                                                                \
-  template void rms_norm<T>(std::span<const T>, std::span<const T>, double, std::span<T>);      \
-  template void add<T>(std::span<T>, std::span<const T>);                                       \
-  template void add_bias<T>(std::span<T>, std::span<const T>);                                  \
-  template void rotary_table<T>(const rotary_frequencies&, std::span<const num>, std::span<T>); \
-  template void rotate<T>(std::span<T>, std::span<const T>, num);                               \
-  template void swiglu<T>(std::span<const T>, num, std::span<T>);                               \
-  template void swiglu<T>(std::span<const T>, std::span<const T>, std::span<T>);                \
-  template void choose_experts<T>(std::span<T>, num, num, bool, std::span<num>, std::span<T>);  \
-  template void row_max<T>(std::span<const T>, std::span<T>);                                   \
-  template void row_exp_sum<T>(std::span<const T>, std::span<const T>, std::span<T>);           \
+template <class T>
+void cross_entropy_backward(std::span<T> logits, std::span<const num> targets, num first, std::span<const T> log_sum,
+                            std::type_identity_t<T> scale) {
+  const num n = static_cast<num>(targets.size()), width = n == 0 ? 0 : static_cast<num>(logits.size()) / n;
+  for (num i = 0; i < n; ++i) {
+    line_to<T> row(logits.data() + i * width, width);
+    const num target = targets[static_cast<std::size_t>(i)], column = target - first;
+    if (target < 0) {
+      row.setZero();
+      continue;
+    }
+    row = (row - log_sum[static_cast<std::size_t>(i)]).exp() * scale;
+    if (column >= 0 && column < width) row[column] -= scale;
+  }
+}
+
+#define SHARDPLAN_INSTANTIATE(T)                                                                                       \
+  template void rms_norm<T>(std::span<const T>, std::span<const T>, double, std::span<T>);                             \
+  template void rms_norm_backward<T>(std::span<const T>, std::span<const T>, double, std::span<const T>, std::span<T>, \
+                                     std::span<T>);                                                                    \
+  template void add_bias_backward<T>(std::span<const T>, std::span<T>);                                                \
+  template void rotate_backward<T>(std::span<T>, std::span<const T>, num);                                             \
+  template void swiglu_backward<T>(std::span<T>, num, std::span<const T>);                                             \
+  template void swiglu_backward<T>(std::span<T>, std::span<T>, std::span<const T>);                                    \
+  template void choose_experts_backward<T>(std::span<T>, num, num, bool, std::span<const num>, std::span<const T>,     \
+                                           std::span<const T>);                                                        \
+  template void cross_entropy_backward<T>(std::span<T>, std::span<const num>, num, std::span<const T>, T);             \
+  template void add<T>(std::span<T>, std::span<const T>);                                                              \
+  template void add_bias<T>(std::span<T>, std::span<const T>);                                                         \
+  template void rotary_table<T>(const rotary_frequencies&, std::span<const num>, std::span<T>);                        \
+  template void rotate<T>(std::span<T>, std::span<const T>, num);                                                      \
+  template void swiglu<T>(std::span<const T>, num, std::span<T>);                                                      \
+  template void swiglu<T>(std::span<const T>, std::span<const T>, std::span<T>);                                       \
+  template void choose_experts<T>(std::span<T>, num, num, bool, std::span<num>, std::span<T>);                         \
+  template void row_max<T>(std::span<const T>, std::span<T>);                                                          \
+  template void row_exp_sum<T>(std::span<const T>, std::span<const T>, std::span<T>);                                  \
   template void pick_targets<T>(std::span<const T>, std::span<const num>, num, std::span<T>);
 SHARDPLAN_INSTANTIATE(float)
 SHARDPLAN_INSTANTIATE(double)

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much work one rank of a run has: its heads, its rows, and what the routing of tokens to experts adds to that.
+#ifndef SHARDPLAN_RUN_SHAPE_HPP
+#define SHARDPLAN_RUN_SHAPE_HPP
+
+#include <concepts>  // same_as
+#include <shardplan/ownership.hpp>
+
+namespace shardplan {
+
+/// What a run is, beside model and plan.
+struct run_shape {
+  num padded_length = 0;  ///< of a row
+  num micro_rows = 0;     ///< rows of one micro-batch of one data shard
+  num micro_batches = 1;
+  num element_bytes = 4;  ///< of activations, parameters and gradients; counts and ids have 8, the loss 8
+  bool training = false;  ///< with backward and gradients
+  bool embeds = false;    ///< the caller gives embeddings: nothing is looked up
+};
+
+/// Heads a rank gets when `ranks` of a Ulysses group trade tokens for `heads`: with fewer heads than ranks, one.
+constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 : heads / ranks; }
+/// The first of those that rank `u` gets: with fewer heads than ranks, the one that its queries read.
+constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
+
+/// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them.
+constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
+  const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
+  return chunk(n, p.tp / sharing, tp_index / sharing);
+}
+
+/// The routing of a run: how many of the (token, choice) pairs of rank `rank` in a micro-batch chose an expert. Padding
+/// is not routed.
+template <class R>
+concept Routing = requires(const R& r, num moe_layer, num micro_batch, num rank, num expert) {
+  { r(moe_layer, micro_batch, rank, expert) } -> std::same_as<num>;
+};
+
+/// A routing in which every expert is chosen equally often: the balanced value, exact when k * rows is a multiple of E.
+/// What dispatch really sends lies between nothing and, when all tokens of an ep group choose the experts of one rank,
+/// ep times this.
+struct balanced_routing {
+  const model_spec& model;
+  const plan_spec& plan;
+  const run_shape& shape;
+  constexpr num operator()(num, num, num rank, num) const {
+    const num n = local_length(plan.layout, shape.padded_length, plan.cp) * shape.micro_rows;
+    const num rows = routed_rows(plan, n, coordinate(dense_mesh(plan), rank, axis::tp)).size();
+    return rows * model.num_experts_per_tok / model.num_experts;
+  }
+};
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_RUN_SHAPE_HPP

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// How rows meet experts on other ranks: they travel (dispatch), or all rows are gathered (all_gather).
+// Letters as in experts.hpp: r rows of this rank, k choices each, H hidden, slots experts of one ep rank.
+#ifndef SHARDPLAN_RUNTIME_SHARDED_DISPATCH_HPP
+#define SHARDPLAN_RUNTIME_SHARDED_DISPATCH_HPP
+
+#include "runtime/sharded/experts.hpp"
+
+namespace shardplan::runtime {
+
+/// Every pair travels to the ep rank of its expert, and on to all etp ranks there, which hold slices of the same
+/// experts; their partial results travel back and are summed on the way.
+template <class T>
+class dispatched_experts {
+ public:
+  /// x (r, H) -> y (r, H)
+  template <Communicator C>
+  std::vector<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                         const parameters_in_use<T>& w) {
+    const num H = view.model().hidden_size, slots = expert_slots(view.plan, view.model());
+    const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
+    // Experts are owned in order, so pairs sorted by expert are sorted by owner.
+    pairs_ = pairs_by_expert(chosen.experts, 0, slots * ep.size());
+
+    const std::vector<num> each(static_cast<std::size_t>(ep.size()), slots);
+    std::vector<num> arriving(static_cast<std::size_t>(slots * ep.size()));  // (ep rank it comes from, slot)
+    view.comm.all_to_all(ep, read_only(pairs_.counts), std::span<const num>(each), std::span<num>(arriving),
+                         std::span<const num>(each));
+    leaving_ = values_per_part(pairs_.counts, ep.size(), H);
+    arriving_ = values_per_part(arriving, ep.size(), H);
+    counts_.resize(static_cast<std::size_t>(etp.size() * ep.size() * slots));  // (etp rank, ep rank, slot)
+    view.comm.all_gather(etp, read_only(arriving), std::span<num>(counts_));
+    of_etp_ = values_per_part(counts_, etp.size(), H);
+    rows_of_slot_.assign(static_cast<std::size_t>(slots), 0);
+    for (std::size_t block = 0; block < counts_.size(); ++block)
+      rows_of_slot_[block % static_cast<std::size_t>(slots)] += counts_[block];
+
+    back_ = from_experts(
+        view, bank_.forward(to_experts(view, rows_of_pairs(x, pairs_, chosen.per_token, H)), rows_of_slot_, w));
+    return combine_pairs<T>(back_, pairs_, chosen, static_cast<num>(x.size()) / H, H);
+  }
+
+  /// dx (r, H) without the router's share, and `dweights` (r, k).
+  template <Communicator C>
+  std::vector<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                          const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown,
+                          std::vector<T>& dweights) {
+    const num H = view.model().hidden_size;
+    const std::vector<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
+    const std::vector<T> dback = from_experts(view, bank_.backward(to_experts(view, drows), w, dgate_up, ddown));
+    std::vector<T> dx(dy.size(), T{0});
+    add_rows_of_pairs<T>(dx, dback, pairs_, chosen.per_token, H);
+    return dx;
+  }
+
+ private:
+  static std::vector<num> values_per_part(const std::vector<num>& counts, num parts, num H) {
+    const num part = static_cast<num>(counts.size()) / parts;
+    std::vector<num> values;
+    for (num i = 0; i < parts; ++i)
+      values.push_back(H * std::accumulate(counts.begin() + i * part, counts.begin() + (i + 1) * part, num{0}));
+    return values;
+  }
+  static std::size_t total(const std::vector<num>& counts) {
+    return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), num{0}));
+  }
+
+  /// Rows of this rank's pairs (pairs, H) to the rows of the experts here (all arriving, H), expert by expert.
+  template <Communicator C>
+  std::vector<T> to_experts(const rank_view<C>& view, const std::vector<T>& rows) const {
+    const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
+    std::vector<T> arrived(total(arriving_)), all(total(of_etp_)), sorted(all.size());
+    view.comm.all_to_all(ep, read_only(rows), std::span<const num>(leaving_), std::span<T>(arrived),
+                         std::span<const num>(arriving_));
+    view.comm.all_gather(etp, read_only(arrived), std::span<T>(all), std::span<const num>(of_etp_));
+    const num H = view.model().hidden_size;
+    for_each_block([&](num received, num place, num n) {
+      std::copy_n(all.begin() + received * H, n * H, sorted.begin() + place * H);
+    });
+    return sorted;
+  }
+
+  /// The way back, which is also the backward of the way there: partial results are summed over etp.
+  template <Communicator C>
+  std::vector<T> from_experts(const rank_view<C>& view, const std::vector<T>& sorted) const {
+    const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
+    std::vector<T> all(sorted.size()), mine(total(arriving_)), back(total(leaving_));
+    const num H = view.model().hidden_size;
+    for_each_block([&](num received, num place, num n) {
+      std::copy_n(sorted.begin() + place * H, n * H, all.begin() + received * H);
+    });
+    view.comm.reduce_scatter(etp, read_only(all), std::span<T>(mine), std::span<const num>(of_etp_));
+    view.comm.all_to_all(ep, read_only(mine), std::span<const num>(arriving_), std::span<T>(back),
+                         std::span<const num>(leaving_));
+    return back;
+  }
+
+  /// Rows come sender by sender; experts take theirs together: f(first row as received, first row by expert, rows).
+  template <class F>
+  void for_each_block(F&& f) const {
+    std::vector<num> starts(counts_.size());
+    std::exclusive_scan(counts_.begin(), counts_.end(), starts.begin(), num{0});
+    num row = 0;
+    for (std::size_t slot = 0; slot < rows_of_slot_.size(); ++slot)
+      for (std::size_t b = slot; b < counts_.size(); b += rows_of_slot_.size()) {
+        f(starts[b], row, counts_[b]);
+        row += counts_[b];
+      }
+  }
+
+  pairs_by_expert pairs_;
+  std::vector<num> leaving_, arriving_, of_etp_;  // values to and from each ep rank, and held by each etp rank
+  std::vector<num> counts_, rows_of_slot_;
+  expert_bank<T> bank_;
+  std::vector<T> back_;  // (pairs, H): what the experts returned
+};
+
+/// Rows and choices are gathered over the ep x etp group, every rank contributes to all of them, sums are scattered.
+template <class T>
+class gathered_experts {
+ public:
+  /// x (r, H) -> y (r, H)
+  template <Communicator C>
+  std::vector<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                         const parameters_in_use<T>& w) {
+    const num H = view.model().hidden_size, k = chosen.per_token;
+    const auto group = view.group(axis::ep | axis::etp);
+    rows_.resize(static_cast<std::size_t>(group.size()));
+    const std::vector<num> mine{static_cast<num>(x.size()) / H};
+    view.comm.all_gather(group, read_only(mine), std::span<num>(rows_));
+    const std::vector<T> every_x = gathered(view, x, H);
+    every_ = {k, gathered(view, read_only(chosen.experts), k), gathered(view, read_only(chosen.weights), k), {}};
+    return scattered(view, contribution_.forward(view, read_only(every_x), every_, w), H);
+  }
+
+  template <Communicator C>
+  std::vector<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                          const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown,
+                          std::vector<T>& dweights) {
+    const num H = view.model().hidden_size;
+    std::vector<T> every_dweights;
+    const std::vector<T> every_dx =
+        contribution_.backward(view, read_only(gathered(view, dy, H)), every_, w, dgate_up, ddown, every_dweights);
+    dweights = scattered(view, every_dweights, chosen.per_token);
+    return scattered(view, every_dx, H);
+  }
+
+ private:
+  std::vector<num> counts(num width) const {
+    std::vector<num> out;
+    for (num r : rows_) out.push_back(r * width);
+    return out;
+  }
+  template <class V, Communicator C>
+  std::vector<V> gathered(const rank_view<C>& view, std::span<const V> part, num width) const {
+    const std::vector<num> parts = counts(width);
+    std::vector<V> whole(static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0})));
+    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<V>(whole), std::span<const num>(parts));
+    return whole;
+  }
+  template <Communicator C>
+  std::vector<T> scattered(const rank_view<C>& view, const std::vector<T>& partial, num width) const {
+    const auto group = view.group(axis::ep | axis::etp);
+    const std::vector<num> parts = counts(width);
+    std::vector<T> mine(static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
+    view.comm.reduce_scatter(group, read_only(partial), std::span<T>(mine), std::span<const num>(parts));
+    return mine;
+  }
+
+  std::vector<num> rows_;  // of each member
+  routing<T> every_;
+  contribution<T> contribution_;
+};
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_SHARDED_DISPATCH_HPP
