@@ -4,9 +4,8 @@
 #ifndef SHARDPLAN_COLLECTIVES_HPP
 #define SHARDPLAN_COLLECTIVES_HPP
 
-#include <shardplan/ledger.hpp>
+#include <shardplan/layer_collectives.hpp>
 #include <shardplan/reduction.hpp>
-#include <shardplan/run_shape.hpp>
 
 namespace shardplan {
 
@@ -14,18 +13,43 @@ namespace detail {
 
 /// Walks what a rank does and reports each collective. The order and the labels are the executor's.
 template <Routing R, class Sink>
-class communication {
+class communication : layer_communication<R, Sink> {
  public:
-  constexpr communication(const model_spec& m, const plan_spec& p, const run_shape& shape, num rank, const R& routing,
-                          Sink& sink)
-      : m_(m), p_(p), shape_(shape), rank_(rank), routing_(routing), sink_(sink) {
-    n_ = local_length(p.layout, shape.padded_length, p.cp) * shape.micro_rows;
-    split_ = p.sequence_parallel && p.tp > 1;
-    stream_ = (split_ ? n_ / p.tp : n_) * m.hidden_size;
-    whole_ = n_ * m.hidden_size;
-  }
+  using base = layer_communication<R, Sink>;
+  using base::base;
 
   constexpr void run() {
+    for (num step = 0; step < (shape_.steps > 0 ? shape_.steps : 1); ++step) {
+      pass();
+      if (shape_.training && step == 0) {
+        label(phase::gradients, parameter::no_layer);
+        bytes(operation::all_reduce, axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp,
+              8);  // the norm
+      }
+      if (shape_.steps > 0 && !is_sharded(p_.zero, state_kind::parameter)) share_shards();
+    }
+  }
+
+ private:
+  using base::attention_backward;
+  using base::attention_forward;
+  using base::bytes;
+  using base::bytes_in;
+  using base::experts_backward;
+  using base::experts_forward;
+  using base::gather_tokens;
+  using base::group;
+  using base::label;
+  using base::m_;
+  using base::n_;
+  using base::p_;
+  using base::rank_;
+  using base::shape_;
+  using base::stream_;
+  using base::sum_over_tp;
+  using base::values;
+
+  constexpr void pass() {
     const num at = group(axis::pp).index;
     const bool each = is_sharded(p_.zero, state_kind::gradient);
     if (!shape_.training) {
@@ -43,24 +67,7 @@ class communication {
     label(phase::loss, parameter::no_layer);
     const num last = stage_owner(p_, num_stages(p_) - 1);
     if (at == last) bytes(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp, 8);
-    bytes(operation::broadcast, axis::pp, 8, 0, at == last);
-  }
-
- private:
-  constexpr rank_group group(axis_set axes) const { return group_of(p_, m_, rank_, axes); }
-  constexpr void label(phase why, num layer) { why_ = why, layer_ = layer; }
-  constexpr void bytes(operation what, axis_set axes, num handed, num kept = 0, bool root = false) {
-    bytes_in(what, axes, group(axes).size(), handed, kept, root);
-  }
-  constexpr void bytes_in(operation what, axis_set axes, num size, num handed, num kept, bool root) {
-    if (size > 1) sink_(ledger_entry{what, axes, size, handed, kept, root, why_, layer_});
-  }
-  constexpr void values(operation what, axis_set axes, num handed, num kept = 0) {
-    bytes(what, axes, handed * shape_.element_bytes, kept * shape_.element_bytes);
-  }
-  /// An all_to_all of equal parts.
-  constexpr void trade(axis_set axes, num part) {
-    values(operation::all_to_all, axes, part * group(axes).size(), part);
+    bytes(operation::broadcast, axis::pp, 16, 0, at == last);
   }
 
   constexpr bool is_last(num stage) const { return stage == num_stages(p_) - 1; }
@@ -89,20 +96,14 @@ class communication {
     label(why, parameter::no_layer);
   }
 
-  constexpr void gather_tokens() {
-    if (split_) values(operation::all_gather, axis::tp, stream_);
-  }
-  constexpr void sum_over_tp() {
-    if (split_)
-      values(operation::reduce_scatter, axis::tp, whole_, stream_);
-    else
-      values(operation::all_reduce, axis::tp, whole_);
-  }
+  /// The statistics of the auxiliary loss: chosen and probability of each expert, and the rows counted.
+  constexpr num statistics() const { return shape_.auxiliary ? 2 * m_.num_experts + 1 : 0; }
 
   constexpr void neighbour(operation what, num other, phase why, num labelled_stage) {
     if (stage_owner(p_, other) == group(axis::pp).index) return;  // the same rank
     label(why, stage_layers(m_, p_, labelled_stage).begin);
     values(what, axis::pp, stream_);
+    if (shape_.auxiliary) values(what, axis::pp, statistics());
   }
 
   constexpr void forward(const pipeline_step& s) {
@@ -124,6 +125,10 @@ class communication {
         gather_tokens();
         sum_over_tp();
       }
+    }
+    if (shape_.auxiliary) {
+      label(phase::loss, parameter::no_layer);
+      values(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
     }
     if (!is_last(s.stage)) return neighbour(operation::send, s.stage + 1, phase::forward, s.stage + 1);
     use_head(phase::loss);
@@ -157,152 +162,6 @@ class communication {
     gather_tokens();
   }
 
-  // ---- attention: values of the queries, and of the keys (as many as the values)
-  constexpr num ulysses() const { return ulysses_degree(p_); }
-  constexpr num heads() const { return m_.num_attention_heads / p_.tp; }
-  constexpr num kv_heads() const { return m_.num_key_value_heads * kv_copies(p_, m_) / p_.tp; }
-  constexpr num traded(num of) const { return n_ * num_traded_heads(of, ulysses()) * m_.head_dim; }  // to one rank
-  constexpr void trade_inputs() {
-    if (n_ == 0 || ulysses() == 1) return;
-    trade(axis::cp_ulysses, traded(heads()));
-    trade(axis::cp_ulysses, traded(kv_heads()));
-    trade(axis::cp_ulysses, traded(kv_heads()));
-  }
-  constexpr void trade_queries() {
-    if (n_ > 0 && ulysses() > 1) trade(axis::cp_ulysses, traded(heads()));
-  }
-  constexpr void pass_on() {
-    for (operation what : {operation::send, operation::send, operation::receive, operation::receive})
-      values(what, axis::cp_ring, ulysses() * traded(kv_heads()));
-  }
-  constexpr void gather_keys() {
-    for (int i = 0; i < 2; ++i) values(operation::all_gather, axis::cp_ring, ulysses() * traded(kv_heads()));
-  }
-
-  constexpr void attention_forward() {
-    trade_inputs();
-    if (n_ > 0 && p_.method == cp_method::all_gather) gather_keys();
-    if (n_ > 0 && p_.method != cp_method::all_gather)
-      for (num hop = 1; hop < ring_degree(p_); ++hop) pass_on();
-    trade_queries();
-  }
-  constexpr void attention_backward() {
-    trade_queries();
-    const num ring = ring_degree(p_), keys = ulysses() * traded(kv_heads());
-    if (n_ > 0 && p_.method == cp_method::all_gather) {
-      gather_keys();
-      for (int i = 0; i < 2; ++i) values(operation::reduce_scatter, axis::cp_ring, ring * keys, keys);
-    } else if (n_ > 0 && ring > 1) {
-      for (num hop = 0; hop < ring; ++hop) {
-        if (hop + 1 < ring) pass_on();
-        pass_on();  // the gradients, which come home
-      }
-    }
-    trade_inputs();
-  }
-
-  // ---- experts
-  constexpr num tp_index(num rank) const { return coordinate(dense_mesh(p_), rank, axis::tp); }
-  constexpr num my_rows() const { return routed_rows(p_, n_, tp_index(rank_)).size(); }
-  constexpr num moe_index(num layer) const {
-    num index = 0;
-    for (num before = 0; before < layer; ++before) index += is_moe_layer(m_, before) ? 1 : 0;
-    return index;
-  }
-  /// Pairs that travel from rank `from` to the experts of ep rank `to` of its group.
-  constexpr num pairs(num layer, num micro, num from, num to) const {
-    const num slots = expert_slots(p_, m_);
-    num sum = 0;
-    for (num e = to * slots; e < (to + 1) * slots && e < m_.num_experts; ++e)
-      sum += routing_(moe_index(layer), micro, from, e);
-    return sum;
-  }
-  /// Rows that arrive at `rank` from its ep group.
-  constexpr num arriving(num layer, num micro, num rank) const {
-    const rank_group ep = group_of(p_, m_, rank, axis::ep);
-    num sum = 0;
-    for (num i = 0; i < ep.size(); ++i) sum += pairs(layer, micro, ep.member(i), ep.index);
-    return sum;
-  }
-  constexpr num leaving(num layer, num micro) const {
-    num sum = 0;
-    for (num to = 0; to < p_.ep; ++to) sum += pairs(layer, micro, rank_, to);
-    return sum;
-  }
-  constexpr void to_experts(num layer, num micro) {
-    const num H = m_.hidden_size;
-    const num own = pairs(layer, micro, rank_, group(axis::ep).index);
-    values(operation::all_to_all, axis::ep, leaving(layer, micro) * H, own * H);
-    values(operation::all_gather, axis::etp, arriving(layer, micro, rank_) * H);
-  }
-  constexpr void from_experts(num layer, num micro) {
-    const num H = m_.hidden_size, mine = arriving(layer, micro, rank_);
-    const rank_group etp = group(axis::etp);
-    num all = 0;
-    for (num i = 0; i < etp.size(); ++i) all += arriving(layer, micro, etp.member(i));
-    values(operation::reduce_scatter, axis::etp, all * H, mine * H);
-    values(operation::all_to_all, axis::ep, mine * H, pairs(layer, micro, rank_, group(axis::ep).index) * H);
-  }
-  /// Rows gathered over the ep x etp group.
-  constexpr num gathered_rows() const {
-    const rank_group g = group(axis::ep | axis::etp);
-    num all = 0;
-    for (num i = 0; i < g.size(); ++i) all += routed_rows(p_, n_, tp_index(g.member(i))).size();
-    return all;
-  }
-  constexpr void all_rows() {
-    if (!split_) values(operation::all_gather, axis::tp, my_rows() * m_.hidden_size);
-  }
-
-  constexpr void experts_forward(num layer, num micro) {
-    const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
-      case dispatch_kind::all_reduce:
-        gather_tokens();
-        sum_over_tp();
-        return;
-      case dispatch_kind::dispatch: {
-        const num counts = 8 * expert_slots(p_, m_);
-        bytes(operation::all_to_all, axis::ep, counts * p_.ep, counts);
-        bytes(operation::all_gather, axis::etp, counts * p_.ep);
-        to_experts(layer, micro);
-        from_experts(layer, micro);
-        break;
-      }
-      case dispatch_kind::all_gather: {
-        const axis_set over = axis::ep | axis::etp;
-        bytes(operation::all_gather, over, 8);
-        values(operation::all_gather, over, r * H);
-        bytes(operation::all_gather, over, r * k * 8);
-        values(operation::all_gather, over, r * k);
-        values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
-        break;
-      }
-    }
-    all_rows();
-  }
-  constexpr void experts_backward(num layer, num micro) {
-    const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
-      case dispatch_kind::all_reduce:
-        gather_tokens();
-        sum_over_tp();
-        return;
-      case dispatch_kind::dispatch:
-        to_experts(layer, micro);
-        from_experts(layer, micro);
-        break;
-      case dispatch_kind::all_gather: {
-        const axis_set over = axis::ep | axis::etp;
-        values(operation::all_gather, over, r * H);
-        values(operation::reduce_scatter, over, gathered_rows() * k, r * k);
-        values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
-        break;
-      }
-    }
-    all_rows();
-  }
-
   // ---- gradients
   constexpr void reduce(num stage) {
     for_each_parameter(m_, [&](const parameter& q) {
@@ -327,16 +186,14 @@ class communication {
     });
   }
 
-  const model_spec& m_;
-  const plan_spec& p_;
-  const run_shape& shape_;
-  num rank_;
-  const R& routing_;
-  Sink& sink_;
-  num n_ = 0, stream_ = 0, whole_ = 0;  // tokens of this rank; values of the residual stream, and of all its tokens
-  bool split_ = false;
-  phase why_{};
-  num layer_ = parameter::no_layer;
+  constexpr void share_shards() {
+    for_each_parameter(m_, [&](const parameter& q) {
+      if (!rank_holds(m_, p_, rank_, q)) return;
+      label(phase::parameters, q.layer);
+      values(operation::all_gather, shard_axis(class_of(q.kind)),
+             owned(m_, p_, q, state_kind::optimizer, rank_).size());
+    });
+  }
 };
 
 }  // namespace detail

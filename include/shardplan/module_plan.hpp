@@ -66,14 +66,29 @@ constexpr fixed_text<96> module_of(const parameter& p) {
   return fixed_text<96>(v);
 }
 
+namespace detail {
+
+struct style_table {
+  module_style of[num_parameter_kinds]{};
+};
+
+/// The patterns of the table above name whole kinds of modules, so that one look at each kind is enough for all layers.
+inline constexpr style_table styles = [] {
+  style_table table;
+  for (std::size_t k = 0; k < num_parameter_kinds; ++k) {
+    const auto kind = static_cast<parameter_kind>(k);
+    const bool in_layer = kind >= parameter_kind::input_layernorm && kind <= parameter_kind::mlp_down;
+    const fixed_text<96> module = module_of(parameter{kind, in_layer ? 0 : parameter::no_layer, {}});
+    for (const module_rule& rule : qwen3_moe_module_plan)
+      if (matches(rule.pattern, module.view())) table.of[k] = rule.style;
+  }
+  return table;
+}();
+
+}  // namespace detail
+
 /// Style of the module that holds `p`; modules that no pattern names are replicated.
-constexpr module_style style_of(const parameter& p) {
-  const fixed_text<96> name = module_of(p);
-  module_style style = module_style::replicated;
-  for (const module_rule& rule : qwen3_moe_module_plan)
-    if (matches(rule.pattern, name.view())) style = rule.style;
-  return style;
-}
+constexpr module_style style_of(const parameter& p) { return detail::styles.of[static_cast<std::size_t>(p.kind)]; }
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_MODULE_PLAN_HPP

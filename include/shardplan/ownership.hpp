@@ -108,5 +108,20 @@ constexpr region owned(const model_spec& m, const plan_spec& plan, const paramet
   return shard(part, shards.size(), shards.index);
 }
 
+/// Of the ranks that keep equal copies of the same elements of `p`, is `rank` the first? A sum over these counts every
+/// logical element once, whatever is replicated: replicas, tp ranks of a replicated module, copied key/value heads, and
+/// the two ends of a tied embedding.
+constexpr bool is_first_copy(const model_spec& m, const plan_spec& plan, const parameter& p, num rank) {
+  const mesh dense = dense_mesh(plan);
+  if (coordinate(dense, rank, axis::dp_replicate) != 0) return false;
+  if (p.kind == parameter_kind::embed_tokens && coordinate(dense, rank, axis::pp) != 0) return false;
+  if (class_of(p.kind) == parameter_class::expert) return true;  // efsdp, ep and etp are all cuts
+  const region part = part_in_use(m, plan, p, rank);
+  if (part == p.whole()) return coordinate(dense, rank, axis::tp) == 0;
+  const bool key_value = p.kind == parameter_kind::k_proj || p.kind == parameter_kind::v_proj ||
+                         p.kind == parameter_kind::k_bias || p.kind == parameter_kind::v_bias;
+  return !key_value || coordinate(dense, rank, axis::tp) % kv_copies(plan, m) == 0;
+}
+
 }  // namespace shardplan
 #endif  // SHARDPLAN_OWNERSHIP_HPP

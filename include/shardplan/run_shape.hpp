@@ -13,9 +13,11 @@ struct run_shape {
   num padded_length = 0;  ///< of a row
   num micro_rows = 0;     ///< rows of one micro-batch of one data shard
   num micro_batches = 1;
-  num element_bytes = 4;  ///< of activations, parameters and gradients; counts and ids have 8, the loss 8
-  bool training = false;  ///< with backward and gradients
-  bool embeds = false;    ///< the caller gives embeddings: nothing is looked up
+  num element_bytes = 4;   ///< of activations, parameters and gradients; counts and ids have 8, the loss 8
+  bool training = false;   ///< with backward and gradients, of which the norm is computed once
+  num steps = 0;           ///< optimizer steps, each with a training pass; 0: one pass and no step
+  bool auxiliary = false;  ///< with the load-balancing loss of the routers
+  bool embeds = false;     ///< the caller gives embeddings: nothing is looked up
 };
 
 /// Heads a rank gets when `ranks` of a Ulysses group trade tokens for `heads`: with fewer heads than ranks, one.
@@ -30,24 +32,24 @@ constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
   return chunk(n, p.tp / sharing, tp_index / sharing);
 }
 
-/// The routing of a run: how many of the (token, choice) pairs of rank `rank` in a micro-batch chose an expert. Padding
-/// is not routed.
+/// The routing of a run: how many of the (token, choice) pairs of rank `rank` in a micro-batch chose one of some
+/// experts. Padding is not routed.
 template <class R>
-concept Routing = requires(const R& r, num moe_layer, num micro_batch, num rank, num expert) {
-  { r(moe_layer, micro_batch, rank, expert) } -> std::same_as<num>;
+concept Routing = requires(const R& r, num moe_layer, num micro_batch, num rank, dim_range experts) {
+  { r(moe_layer, micro_batch, rank, experts) } -> std::same_as<num>;
 };
 
-/// A routing in which every expert is chosen equally often: the balanced value, exact when k * rows is a multiple of E.
+/// A routing in which every expert is chosen equally often: the balanced value, rounded down.
 /// What dispatch really sends lies between nothing and, when all tokens of an ep group choose the experts of one rank,
 /// ep times this.
 struct balanced_routing {
   const model_spec& model;
   const plan_spec& plan;
   const run_shape& shape;
-  constexpr num operator()(num, num, num rank, num) const {
+  constexpr num operator()(num, num, num rank, dim_range experts) const {
     const num n = local_length(plan.layout, shape.padded_length, plan.cp) * shape.micro_rows;
     const num rows = routed_rows(plan, n, coordinate(dense_mesh(plan), rank, axis::tp)).size();
-    return rows * model.num_experts_per_tok / model.num_experts;
+    return rows * model.num_experts_per_tok * experts.size() / model.num_experts;
   }
 };
 

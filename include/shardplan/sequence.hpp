@@ -108,7 +108,7 @@ constexpr sequence<What, full, Storage> pad(const sequence<What, unpadded, Stora
         for (num i = 0; i < from.width(); ++i) {
           if constexpr (std::same_as<What, positions>)
             to.at(next, row, i) = next > 0 ? to.at(next - 1, row, i) + 1 : 0;
-          else
+          else if constexpr (!std::same_as<What, labels>)  // told above: once is enough
             to.at(next, row, i) = What::padding;
         }
     };

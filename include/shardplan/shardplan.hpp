@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything of the library that needs nothing but light standard headers.
+#ifndef SHARDPLAN_SHARDPLAN_HPP
+#define SHARDPLAN_SHARDPLAN_HPP
+
+// vocabulary
+#include <shardplan/axes.hpp>
+#include <shardplan/batch.hpp>
+#include <shardplan/facts.hpp>
+#include <shardplan/layout.hpp>
+#include <shardplan/meta.hpp>
+#include <shardplan/methods.hpp>
+#include <shardplan/model.hpp>
+#include <shardplan/models.hpp>
+#include <shardplan/version.hpp>
+
+// algebra
+#include <shardplan/mesh.hpp>
+#include <shardplan/plan.hpp>
+#include <shardplan/plan_parse.hpp>
+#include <shardplan/plan_text.hpp>
+#include <shardplan/policies.hpp>
+
+// rules
+#include <shardplan/check.hpp>
+#include <shardplan/nearest.hpp>
+#include <shardplan/question.hpp>
+#include <shardplan/rules.hpp>
+
+#endif  // SHARDPLAN_SHARDPLAN_HPP
