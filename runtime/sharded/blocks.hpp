@@ -168,19 +168,20 @@ class moe_block {
   using stream = hidden<T, Residual>;
 
   template <Communicator C>
-  stream forward(const rank_view<C>& view, const stream& x, const layer_state<T>& w, const routed_tokens& tokens) {
+  stream forward(const rank_view<C>& view, const stream& x, const layer_state<T>& w, const routed_tokens& tokens,
+                 balance_statistics<T>* balance) {
     n_ = static_cast<num>(tokens.real.size());
     const dim_range mine = my_rows(view);
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
       const auto& every = gather_tokens(view, x);
       x_ = rows(every, mine);
-      chosen_ = route<T>(view.config, x_, w[parameter_kind::router], tokens, mine.begin);
+      choose(view, w, tokens, mine.begin, balance);
       hidden<T, L> sum(every, x.width());  // zeros where other ranks have rows, or experts
       put(contribution_.forward(view, read_only(x_), chosen_, w.weights), mine, sum);
       return sum_over_tp<Residual>::of(view, std::move(sum));
     }
     x_ = split ? x.data() : rows(x, mine);
-    chosen_ = route<T>(view.config, x_, w[parameter_kind::router], tokens, mine.begin);
+    choose(view, w, tokens, mine.begin, balance);
     return all_rows(view, x,
                     view.plan.dispatch == dispatch_kind::dispatch
                         ? dispatched_.forward(view, read_only(x_), chosen_, w.weights)
@@ -188,15 +189,17 @@ class moe_block {
   }
 
   template <Communicator C>
-  stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w) {
+  stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w,
+                  const balance_statistics<T>* balance, T balance_scale) {
     const dim_range mine = my_rows(view);
     const auto through = [&](auto& experts, const std::vector<T>& dy_rows) {
       std::vector<T> dweights;
       std::vector<T> dx =
           experts.backward(view, read_only(dy_rows), chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
                            w.gradient(parameter_kind::experts_down), dweights);
-      add<T>(dx, route_backward<T>(view.config, x_, w[parameter_kind::router], chosen_, dweights,
-                                   w.gradient(parameter_kind::router)));
+      std::vector<T> dscores = route_backward<T>(view.config, chosen_, dweights);
+      if (balance != nullptr && counts_rows(view)) balance->add_gradient(dscores, chosen_, counted_, balance_scale);
+      add<T>(dx, linear_backward<T>(x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
       return dx;
     };
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
@@ -215,6 +218,20 @@ class moe_block {
   template <Communicator C>
   dim_range my_rows(const rank_view<C>& view) const {
     return routed_rows(view.plan, n_, view.at(axis::tp));
+  }
+  template <Communicator C>
+  void choose(const rank_view<C>& view, const layer_state<T>& w, const routed_tokens& tokens, num first,
+              balance_statistics<T>* balance) {
+    chosen_ = route<T>(view.config, x_, w[parameter_kind::router], tokens, first);
+    if (balance == nullptr) return;
+    counted_.assign(tokens.counted.begin() + first,
+                    tokens.counted.begin() + first + static_cast<num>(chosen_.experts.size()) / chosen_.per_token);
+    if (counts_rows(view)) balance->add_rows(chosen_, tokens, first);
+  }
+  /// Where ranks route the same rows, one of them counts them.
+  template <Communicator C>
+  static bool counts_rows(const rank_view<C>& view) {
+    return view.plan.dispatch != dispatch_kind::all_reduce || (view.at(axis::ep) == 0 && view.at(axis::etp) == 0);
   }
   template <class L2>
   static std::vector<T> rows(const hidden<T, L2>& x, dim_range r) {
@@ -241,6 +258,7 @@ class moe_block {
   num n_ = 0;
   std::vector<T> x_;  // (r, H)
   routing<T> chosen_;
+  std::vector<char> counted_;  // (r)
   dispatched_experts<T> dispatched_;
   gathered_experts<T> gathered_;
   contribution<T> contribution_;
@@ -255,18 +273,20 @@ class layer_block {
 
   template <Communicator C>
   void forward(const rank_view<C>& view, stream& x, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
-               const routed_tokens& routed, const layer_state<T>& w) {
+               const routed_tokens& routed, const layer_state<T>& w, balance_statistics<T>* balance) {
     const stream a = input_norm_.forward(view.config, x, w, parameter_kind::input_layernorm);
     add<T>(x.data(), attention_.forward(view, a, angles, tokens, w).data());
     const stream m = post_norm_.forward(view.config, x, w, parameter_kind::post_attention_layernorm);
     add<T>(x.data(),
-           (is_moe_layer(view.model(), w.layer) ? moe_.forward(view, m, w, routed) : mlp_.forward(view, m, w)).data());
+           (is_moe_layer(view.model(), w.layer) ? moe_.forward(view, m, w, routed, balance) : mlp_.forward(view, m, w))
+               .data());
   }
 
   template <Communicator C>
   void backward(const rank_view<C>& view, stream& dx, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
-                const layer_state<T>& w) {
-    const stream dm = is_moe_layer(view.model(), w.layer) ? moe_.backward(view, dx, w) : mlp_.backward(view, dx, w);
+                const layer_state<T>& w, const balance_statistics<T>* balance, T balance_scale) {
+    const stream dm = is_moe_layer(view.model(), w.layer) ? moe_.backward(view, dx, w, balance, balance_scale)
+                                                          : mlp_.backward(view, dx, w);
     add<T>(dx.data(), post_norm_.backward(view.config, dm, w, parameter_kind::post_attention_layernorm).data());
     const stream da = attention_.backward(view, dx, angles, tokens, w);
     add<T>(dx.data(), input_norm_.backward(view.config, da, w, parameter_kind::input_layernorm).data());

@@ -45,21 +45,29 @@ std::vector<V> gather_to_first(const rank_view<C>& view, const std::vector<V>& m
   return whole;
 }
 
+struct run_losses {
+  double token_sum = 0;  ///< over all tokens of the global batch
+  double balance = 0;    ///< mean over micro-batches of the load-balancing loss
+};
+
 /// Sums the loss over everyone who holds different tokens; every rank gets it.
 template <Layout L, class T, Communicator C>
-double sum_of_losses(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs) {
-  double sum = 0;
-  for (const local_outputs<L, T>& o : outputs)
-    for (T loss : o.token_loss.data()) sum += static_cast<double>(loss);
-  const std::span<double> value(&sum, 1);
+run_losses sum_of_losses(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs) {
+  double sums[2] = {0, 0};
+  for (const local_outputs<L, T>& o : outputs) {
+    for (T loss : o.token_loss.data()) sums[0] += static_cast<double>(loss);
+    sums[1] += static_cast<double>(o.balance_loss) / static_cast<double>(outputs.size());
+  }
   const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
   const auto pp = view.group(axis::pp);
   view.comm.label(phase::loss, parameter::no_layer);
-  // Each token's loss is on every tp rank of the last stage, so the sum is over who differs in tokens.
+  // Each token's loss is on every tp rank of the last stage, so the sum is over who differs in tokens. Load-balancing
+  // losses are of the whole micro-batch already.
   if (pp.index() == last)
-    view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), value, reduce_op::sum);
-  view.comm.broadcast(pp, value, last);
-  return sum;
+    view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), std::span<double>(sums, 1),
+                         reduce_op::sum);
+  view.comm.broadcast(pp, std::span<double>(sums), last);
+  return {sums[0], sums[1]};
 }
 
 /// Puts logits and token losses of all ranks where they belong, on rank 0. `rows` are this rank's; every data shard has
@@ -120,14 +128,15 @@ void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L,
   }
 }
 
-/// Puts the gradients of all shards where they belong, on rank 0. Copies of a shard are equal; one of each is sent by
-/// every rank of the first replica, and the last written stays.
+/// Puts the shards of all ranks where they belong in whole tensors (gradients, or parameters), on rank 0. One of each
+/// set of equal copies is sent.
 template <class T, Communicator C>
-void collect_gradients(const rank_view<C>& view, const gradient_shards<T>& shards, gathered_result<T>& result) {
+void collect_shards(const rank_view<C>& view, const gradient_shards<T>& shards,
+                    std::map<std::string, std::vector<T>>& tensors) {
   view.comm.label(phase::collect, parameter::no_layer);
   const auto for_each_shard = [&](num rank, auto&& f) {
-    if (group_of(view.plan, view.model(), rank, axis::dp_replicate).index != 0) return;
     for_each_parameter(view.model(), [&](const parameter& p) {
+      if (!is_first_copy(view.model(), view.plan, p, rank)) return;
       if (const region r = owned(view.model(), view.plan, p, state_kind::optimizer, rank); r.size() > 0) f(p, r);
     });
   };
@@ -147,7 +156,7 @@ void collect_gradients(const rank_view<C>& view, const gradient_shards<T>& shard
   auto from = all.begin();
   for (num rank = 0; rank < view.comm.world_size(); ++rank)
     for_each_shard(rank, [&](const parameter& p, const region& r) {
-      std::vector<T>& whole = result.gradients[std::string(name_of(p).view())];
+      std::vector<T>& whole = tensors[std::string(name_of(p).view())];
       whole.resize(static_cast<std::size_t>(p.size()));
       const auto extent = [&](std::size_t d) { return d < p.shape.size() ? p.shape[d] : 1; };
       const auto part = [&](std::size_t d) { return d < r.dims.size() ? r.dims[d] : dim_part{0, 1}; };

@@ -8,8 +8,8 @@
 #define SHARDPLAN_RUNTIME_SHARDED_EXECUTOR_HPP
 
 #include "runtime/sharded/ends.hpp"
-#include "runtime/sharded/gradient_reduction.hpp"
 #include "runtime/sharded/results.hpp"
+#include "runtime/sharded/training_state.hpp"
 
 namespace shardplan::runtime {
 
@@ -26,6 +26,7 @@ struct planned_methods {
 template <Layout L, class T>
 struct local_outputs {
   num micro_batch;
+  T balance_loss;                                        // of the micro-batch, over all ranks and stages
   sequence<logits, L, std::vector<T>> scores;            // (s, b, V')
   sequence<token_losses, L, std::vector<T>> token_loss;  // (s, b)
 };
@@ -59,15 +60,18 @@ class executor {
     std::vector<local_outputs<L, T>> outputs;
     for_each_forward(view_.plan, static_cast<num>(batch.size()), view_.at(axis::pp), [&](const pipeline_step& step) {
       const stage_inputs in = inputs_of(batch[static_cast<std::size_t>(step.micro_batch)]);
-      stream x = enter(step, in.batch.tokens);
+      flow x = enter(step, in.batch.tokens);
+      balance_statistics<T> balance(view_.model().num_experts);
       for_each_layer(step.stage, [&](num number) {
         const parameters_in_use<T> w = use_layer(number, phase::forward);
-        layer().forward(view_, x, in.angles, in.batch.tokens, in.routed(view_, number), {number, w});
+        layer().forward(view_, x.tokens, in.angles, in.batch.tokens, in.routed(view_, number), {number, w},
+                        balancing() ? &balance : nullptr);
       });
+      add_balance(x, balance);
       if (head last; is_last(step.stage))
         outputs.push_back(score(last, x, in.batch.tokens, step.micro_batch));
       else
-        leave(step, std::move(x));
+        send_to(step, step.stage + 1, std::move(x), phase::forward);
     });
     return outputs;
   }
@@ -85,18 +89,23 @@ class executor {
         stage_run& run =
             running.emplace(key, inputs_of(batch[static_cast<std::size_t>(step.micro_batch)])).first->second;
         const local_tokens<L, T>& tokens = run.in.batch.tokens;
-        stream x = enter(step, tokens);
+        flow x = enter(step, tokens);
+        balance_statistics<T> balance(view_.model().num_experts);
         for_each_layer(step.stage, [&](num number) {
           const parameters_in_use<T> w = use_layer(number, phase::forward);
-          run.layers.emplace_back().forward(view_, x, run.in.angles, tokens, run.in.routed(view_, number), {number, w});
+          run.layers.emplace_back().forward(view_, x.tokens, run.in.angles, tokens, run.in.routed(view_, number),
+                                            {number, w}, balancing() ? &balance : nullptr);
         });
-        if (is_last(step.stage))
+        add_balance(x, balance);
+        if (is_last(step.stage)) {
           outputs.push_back(score(run.last, x, tokens, step.micro_batch));
-        else
-          leave(step, std::move(x));
+          run.balance = std::move(x.balance);
+        } else {
+          send_to(step, step.stage + 1, std::move(x), phase::forward);
+        }
         return;
       }
-      backward(step, running.at(key), sums);
+      backward(step, running.at(key), sums, T{1} / static_cast<T>(batch.size()));
       running.erase(key);
       // Sharded gradients are reduced micro-batch by micro-batch, so that no rank keeps whole ones; others once.
       if (is_sharded(view_.plan.zero, state_kind::gradient)) reducer.reduce(sums, step.stage);
@@ -108,19 +117,48 @@ class executor {
     return outputs;
   }
 
+  /// One optimizer step with the gradients that train() left.
+  void step(adamw<T>& optimizer, const gradient_shards<T>& gradients) {
+    optimizer.next();
+    parameters_.for_each_shard([&](const parameter& p, std::span<T> values) {
+      optimizer.update({p.layer, p.kind}, values, gradients.at({p.layer, p.kind}));
+    });
+    parameters_.share_shards();
+  }
+  /// Replaces parameters and moments by those of the newest state below `root`.
+  void resume(const std::filesystem::path& root, adamw<T>& optimizer) {
+    gradient_shards<T> read;
+    load_state(view_, root, optimizer, [&](const parameter& p, std::vector<T>&& values) {
+      read[{p.layer, p.kind}] = std::move(values);
+    });
+    parameters_.for_each_shard([&](const parameter& p, std::span<T> values) {
+      const std::vector<T>& from = read.at({p.layer, p.kind});
+      std::copy(from.begin(), from.end(), values.begin());
+    });
+    parameters_.share_shards();
+  }
+  /// This rank's shards of all parameters, as gradient_shards has those of gradients.
+  gradient_shards<T> parameter_shards() {
+    gradient_shards<T> shards;
+    parameters_.for_each_shard([&](const parameter& p, std::span<T> values) {
+      shards[{p.layer, p.kind}].assign(values.begin(), values.end());
+    });
+    return shards;
+  }
+
  private:
   /// A micro-batch with what all layers of a stage share.
   struct stage_inputs {
     const micro_batch<L, T>& batch;
     sequence<shardplan::rotary_table, L, std::vector<T>> angles;
-    std::vector<char> real;
+    std::vector<char> real, counted;  // (n)
 
     routed_tokens routed(const rank_view<C>& view, num layer_number) const {
       if (!is_moe_layer(view.model(), layer_number)) return {};
-      if (batch.forced.empty()) return {real, {}};
+      if (batch.forced.empty()) return {real, counted, {}};
       num moe_layer = 0;
       for (num before = 0; before < layer_number; ++before) moe_layer += is_moe_layer(view.model(), before) ? 1 : 0;
-      return {real, batch.forced[static_cast<std::size_t>(moe_layer)]};
+      return {real, counted, batch.forced[static_cast<std::size_t>(moe_layer)]};
     }
   };
   struct stage_run {
@@ -128,12 +166,22 @@ class executor {
     stage_inputs in;
     std::vector<layer> layers;
     head last;
+    balance_statistics<T> balance;  // of the whole micro-batch, on the last stage
+  };
+  /// What goes from stage to stage: tokens of the residual stream, or their gradients, and statistics that grow from
+  /// the first stage to the last and come back whole.
+  struct flow {
+    stream tokens;
+    balance_statistics<T> balance;
   };
 
   stage_inputs inputs_of(const micro_batch<L, T>& batch) const {
-    stage_inputs in{batch, {batch.tokens.at, view_.model().head_dim}, {}};
+    stage_inputs in{batch, {batch.tokens.at, view_.model().head_dim}, {}, {}};
     runtime::rotary_table<T>(rotary_, batch.tokens.at.data(), in.angles.data());
     for (num at : batch.tokens.real.data()) in.real.push_back(at >= 0);
+    const std::vector<token_places>& places = batch.tokens.places[static_cast<std::size_t>(view_.at(axis::cp))];
+    for (std::size_t i = 0; i < in.real.size(); ++i)
+      in.counted.push_back(places[i % places.size()].key[i / places.size()]);
     return in;
   }
 
@@ -154,65 +202,82 @@ class executor {
     return w;
   }
 
+  /// Is the load-balancing loss of the routers part of the loss?
+  bool balancing() const { return view_.config.output_router_logits && num_moe_layers(view_.model()) > 0; }
+  /// Adds this stage's statistics, of all its ranks, to those of the stages before.
+  void add_balance(flow& x, balance_statistics<T>& mine) {
+    if (!balancing()) return;
+    view_.comm.label(phase::loss, parameter::no_layer);
+    view_.comm.all_reduce(view_.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp),
+                          std::span<T>(mine.values()), reduce_op::sum);
+    add<T>(x.balance.values(), mine.values());
+  }
+
   /// What a stage works on: embeddings, or what the stage before holds of the same tokens.
-  stream enter(const pipeline_step& step, const local_tokens<L, T>& tokens) {
-    if (step.stage == 0) {
-      if (!tokens.ids) return embed<L, Residual>(view_, tokens, layer_state<T>{parameter::no_layer, {}});
-      const parameters_in_use<T> w = use_beside_layers({parameter_kind::embed_tokens}, phase::forward);
-      return embed<L, Residual>(view_, tokens, layer_state<T>{parameter::no_layer, w});
-    }
-    return receive_from(step, step.stage - 1, tokens, phase::forward);
+  flow enter(const pipeline_step& step, const local_tokens<L, T>& tokens) {
+    if (step.stage > 0) return receive_from(step, step.stage - 1, tokens, phase::forward);
+    const auto first = [&](const parameters_in_use<T>& w) {
+      return flow{embed<L, Residual>(view_, tokens, layer_state<T>{parameter::no_layer, w}),
+                  balance_statistics<T>(view_.model().num_experts)};
+    };
+    return tokens.ids ? first(use_beside_layers({parameter_kind::embed_tokens}, phase::forward)) : first({});
   }
-  void leave(const pipeline_step& step, stream&& x) { send_to(step, step.stage + 1, std::move(x), phase::forward); }
 
-  local_outputs<L, T> score(head& last, const stream& x, const local_tokens<L, T>& tokens, num micro_batch) {
+  local_outputs<L, T> score(head& last, const flow& x, const local_tokens<L, T>& tokens, num micro_batch) {
     const parameters_in_use<T> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::loss);
-    auto loss = last.forward(view_, x, tokens, {parameter::no_layer, w}, head_weight_, num_items_);
-    return {micro_batch, last.scores(), std::move(loss)};
+    auto loss = last.forward(view_, x.tokens, tokens, {parameter::no_layer, w}, head_weight_, num_items_);
+    return {micro_batch, balancing() ? x.balance.loss() : T{0}, last.scores(), std::move(loss)};
   }
 
-  void backward(const pipeline_step& step, stage_run& run, gradient_store<T>& sums) {
+  /// `share` of the micro-batch in the mean of load-balancing losses.
+  void backward(const pipeline_step& step, stage_run& run, gradient_store<T>& sums, T share) {
     const local_tokens<L, T>& tokens = run.in.batch.tokens;
-    stream dx = [&] {
+    flow d = [&] {
       if (!is_last(step.stage)) return receive_from(step, step.stage + 1, tokens, phase::backward);
       const parameters_in_use<T> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::backward);
-      return run.last.backward(view_, tokens, {parameter::no_layer, w, &sums}, head_weight_, num_items_);
+      return flow{run.last.backward(view_, tokens, {parameter::no_layer, w, &sums}, head_weight_, num_items_),
+                  std::move(run.balance)};
     }();
+    const T balance_scale = static_cast<T>(view_.config.router_aux_loss_coef) * share;
     const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
     for (num number = layers.end; number-- > layers.begin;) {
       const parameters_in_use<T> w = use_layer(number, phase::backward);
-      run.layers.back().backward(view_, dx, run.in.angles, tokens, {number, w, &sums});
+      run.layers.back().backward(view_, d.tokens, run.in.angles, tokens, {number, w, &sums},
+                                 balancing() ? &d.balance : nullptr, balance_scale);
       run.layers.pop_back();
     }
     if (step.stage > 0) {
-      send_to(step, step.stage - 1, std::move(dx), phase::backward);
+      send_to(step, step.stage - 1, std::move(d), phase::backward);
     } else if (tokens.ids) {
       const parameters_in_use<T> w = use_beside_layers({parameter_kind::embed_tokens}, phase::backward);
-      embed_backward<L, Residual>(view_, dx, tokens, layer_state<T>{parameter::no_layer, w, &sums});
+      embed_backward<L, Residual>(view_, d.tokens, tokens, layer_state<T>{parameter::no_layer, w, &sums});
     }
   }
 
   // Neighbouring stages are on neighbouring ranks, or on this one.
-  stream receive_from(const pipeline_step& step, num other, const local_tokens<L, T>& tokens, phase why) {
+  flow receive_from(const pipeline_step& step, num other, const local_tokens<L, T>& tokens, phase why) {
     const auto pp = view_.group(axis::pp);
     if (stage_owner(view_.plan, other) == pp.index()) {
       auto made = here_.extract({why, step.stage, step.micro_batch});
       return std::move(made.mapped());
     }
-    stream x(tokens.at.length() / (residual_traits<Residual>::split ? view_.plan.tp : 1), tokens.at.rows(),
-             view_.model().hidden_size, {});  // sized from the local length: what the other stage holds of it
+    const num split = residual_traits<Residual>::split ? view_.plan.tp : 1;
+    flow x{{tokens.at.length() / split, tokens.at.rows(), view_.model().hidden_size, {}},  // what the other stage holds
+           balance_statistics<T>(view_.model().num_experts)};
     view_.comm.label(why, stage_layers(view_.model(), view_.plan, step.stage).begin);
-    view_.comm.receive(pp, std::span<T>(x.data()), stage_owner(view_.plan, other));
+    view_.comm.receive(pp, std::span<T>(x.tokens.data()), stage_owner(view_.plan, other));
+    if (balancing()) view_.comm.receive(pp, std::span<T>(x.balance.values()), stage_owner(view_.plan, other));
     return x;
   }
-  void send_to(const pipeline_step& step, num other, stream&& x, phase why) {
+  void send_to(const pipeline_step& step, num other, flow&& x, phase why) {
     const auto pp = view_.group(axis::pp);
     if (stage_owner(view_.plan, other) == pp.index()) {
       here_.emplace(std::tuple{why, other, step.micro_batch}, std::move(x));
       return;
     }
     view_.comm.label(why, stage_layers(view_.model(), view_.plan, other).begin);
-    view_.comm.send(pp, read_only(x.data()), stage_owner(view_.plan, other));
+    view_.comm.send(pp, read_only(x.tokens.data()), stage_owner(view_.plan, other));
+    if (balancing()) view_.comm.send(pp, read_only(x.balance.values()), stage_owner(view_.plan, other));
   }
 
   rank_view<C> view_;
@@ -220,8 +285,7 @@ class executor {
   num num_items_;
   parameter_kind head_weight_;
   rotary_frequencies rotary_;
-  std::map<std::tuple<phase, num, num>, stream>
-      here_;  // (direction, to stage, micro-batch), where this rank holds both
+  std::map<std::tuple<phase, num, num>, flow> here_;  // (direction, to stage, micro-batch), where this rank holds both
 };
 
 }  // namespace shardplan::runtime

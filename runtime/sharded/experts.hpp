@@ -16,8 +16,9 @@ namespace shardplan::runtime {
 
 /// What routing needs to know of the n tokens beside their hidden states.
 struct routed_tokens {
-  std::vector<char> real;   ///< (n): padding is not routed
-  std::vector<num> forced;  ///< (n, k) experts to choose, -1: as the router says; empty: nowhere
+  std::vector<char> real;     ///< (n): padding is not routed
+  std::vector<char> counted;  ///< (n): part of the auxiliary loss, which leaves out what attention_mask hides
+  std::vector<num> forced;    ///< (n, k) experts to choose, -1: as the router says; empty: nowhere
 };
 
 /// The choices of r rows: experts (r, k), -1 in rows of padding, their weights (r, k), and all probabilities (r, E).
@@ -42,15 +43,60 @@ routing<T> route(const model_config& config, std::span<const T> x, const paramet
   return out;
 }
 
-/// dx (r, H) for the gradient of the weights (r, k).
+/// The gradient of the router's scores (r, E) for that of the weights (r, k).
 template <class T>
-std::vector<T> route_backward(const model_config& config, std::span<const T> x, const parameter_part<T>& router,
-                              const routing<T>& chosen, std::span<const T> dweights, std::span<T> drouter) {
+std::vector<T> route_backward(const model_config& config, const routing<T>& chosen, std::span<const T> dweights) {
   std::vector<T> dscores = chosen.probabilities;
   choose_experts_backward<T>(dscores, config.spec.num_experts, chosen.per_token, config.norm_topk_prob, chosen.experts,
                              chosen.weights, dweights);
-  return linear_backward<T>(x, router, dscores, drouter);
+  return dscores;
 }
+
+/// What the load-balancing loss of a micro-batch is made of, over all rows of all its MoE layers. Sums, so that ranks
+/// and stages can add theirs: the loss is a product of means, and means come first.
+///   loss = E * sum over e of (chosen[e] / rows) * (probability[e] / rows)
+template <class T>
+class balance_statistics {
+ public:
+  explicit balance_statistics(num experts = 0) : values_(static_cast<std::size_t>(2 * experts + 1), T{0}) {}
+  std::vector<T>& values() { return values_; }
+  const std::vector<T>& values() const { return values_; }
+
+  /// Adds the counted ones of rows [first, first + r) of the rank's tokens.
+  void add_rows(const routing<T>& chosen, const routed_tokens& tokens, num first) {
+    const std::size_t E = num_experts(), k = static_cast<std::size_t>(chosen.per_token), r = chosen.experts.size() / k;
+    for (std::size_t i = 0; i < r; ++i) {
+      if (!tokens.counted[static_cast<std::size_t>(first) + i]) continue;
+      for (std::size_t j = 0; j < k; ++j) values_[static_cast<std::size_t>(chosen.experts[i * k + j])] += 1;
+      for (std::size_t e = 0; e < E; ++e) values_[E + e] += chosen.probabilities[i * E + e];
+      values_.back() += 1;
+    }
+  }
+  T loss() const {
+    const std::size_t E = num_experts();
+    T sum = 0;
+    if (values_.back() == 0) return 0;
+    for (std::size_t e = 0; e < E; ++e) sum += values_[e] / values_.back() * (values_[E + e] / values_.back());
+    return static_cast<T>(E) * sum;
+  }
+  /// dscores (r, E) grow by `scale` times the loss's gradient of the counted rows; only probabilities carry it.
+  void add_gradient(std::span<T> dscores, const routing<T>& chosen, std::span<const char> counted, T scale) const {
+    const std::size_t E = num_experts();
+    if (values_.back() == 0) return;
+    for (std::size_t i = 0; i < counted.size(); ++i) {
+      if (!counted[i]) continue;
+      const T* p = chosen.probabilities.data() + i * E;
+      const T each = scale * static_cast<T>(E) / (values_.back() * values_.back());
+      T along = 0;
+      for (std::size_t e = 0; e < E; ++e) along += p[e] * values_[e] * each;
+      for (std::size_t e = 0; e < E; ++e) dscores[i * E + e] += p[e] * (values_[e] * each - along);
+    }
+  }
+
+ private:
+  std::size_t num_experts() const { return values_.size() / 2; }
+  std::vector<T> values_;  // chosen (E), probability (E), rows
+};
 
 /// The experts of one rank on rows sorted by expert. What they return is a part of the sum over etp.
 template <class T>

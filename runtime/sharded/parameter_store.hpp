@@ -61,8 +61,50 @@ class parameter_store {
     return in_use;
   }
 
+  /// Calls `f(parameter, values)` with this rank's shard of each parameter it keeps; `f` may change it, if what ranks
+  /// keep whole is put together again after (share_shards).
+  template <class F>
+  void for_each_shard(F&& f) {
+    for_each_kept([&](const parameter& p, std::vector<T>& kept) { f(p, shard_within(p, kept)); });
+  }
+  void share_shards() {
+    if (is_sharded(view_.plan.zero, state_kind::parameter)) return;
+    for_each_kept([&](const parameter& p, std::vector<T>& kept) {
+      const auto group = view_.group(shard_axis(class_of(p.kind)));
+      const std::vector<num> counts = shard_sizes(p, group.size());
+      view_.comm.label(phase::parameters, p.layer);
+      view_.comm.all_gather(group, std::span<const T>(shard_within(p, kept)), std::span<T>(kept),
+                            std::span<const num>(counts));
+    });
+  }
+
  private:
   using key = std::pair<num, parameter_kind>;
+
+  /// Shards cut the outermost dim, so that in memory a part is its shards one after another, of these sizes.
+  std::vector<num> shard_sizes(const parameter& p, num shards) const {
+    const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
+    std::vector<num> sizes;
+    for (num i = 0; i < shards; ++i) sizes.push_back(shard(part, shards, i).size());
+    return sizes;
+  }
+
+  template <class F>
+  void for_each_kept(F&& f) {
+    for_each_parameter(view_.model(), [&](const parameter& p) {
+      if (const auto found = kept_.find(key{p.layer, p.kind}); found != kept_.end()) f(p, found->second);
+    });
+  }
+  /// Where this rank's shard lies in what it keeps.
+  std::span<T> shard_within(const parameter& p, std::vector<T>& kept) const {
+    if (is_sharded(view_.plan.zero, state_kind::parameter)) return kept;
+    const auto group = view_.group(shard_axis(class_of(p.kind)));
+    const std::vector<num> sizes = shard_sizes(p, group.size());
+    num first = 0;
+    for (num i = 0; i < group.index(); ++i) first += sizes[static_cast<std::size_t>(i)];
+    return std::span<T>(kept).subspan(static_cast<std::size_t>(first),
+                                      static_cast<std::size_t>(sizes[static_cast<std::size_t>(group.index())]));
+  }
 
   void use(const parameter& p, parameters_in_use<T>& in_use) const {
     const std::vector<T>& kept = kept_.at(key{p.layer, p.kind});
@@ -71,9 +113,7 @@ class parameter_store {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       if (group.size() > 1) {
-        // Shards cut the outermost dim, so that in memory the part is its shards one after another.
-        std::vector<num> counts;
-        for (num i = 0; i < group.size(); ++i) counts.push_back(shard(part, group.size(), i).size());
+        const std::vector<num> counts = shard_sizes(p, group.size());
         std::vector<T>& all = in_use.gathered_[p.kind];
         all.resize(static_cast<std::size_t>(part.size()));
         view_.comm.label(phase::parameters, p.layer);

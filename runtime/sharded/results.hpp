@@ -3,6 +3,7 @@
 #ifndef SHARDPLAN_RUNTIME_SHARDED_RESULTS_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_RESULTS_HPP
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -24,15 +25,33 @@ struct expert_choices {
   std::vector<num> experts;
 };
 
-/// Results in the caller's order, padding cut off. Filled on rank 0 alone, but for loss and num_items.
+struct adamw_options {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
+};
+
+/// What to do beside the forward and the loss.
+struct run_options {
+  bool gradients = false;  ///< also the gradient of every parameter
+  num steps = 0;           ///< optimizer steps on the same rows, after which parameters are collected
+  adamw_options optimizer{};
+  std::filesystem::path resume;  ///< continue from the newest state below this directory; empty: from the checkpoint
+  std::filesystem::path save;    ///< write the state after the steps below this directory; empty: do not
+  const expert_choices* replay = nullptr;  ///< the same on every rank, for the forward and every step
+};
+
+/// Results in the caller's order, padding cut off. Tensors are filled on rank 0 alone, numbers everywhere.
 template <class T>
 struct gathered_result {
   num rows = 0, length = 0, vocab = 0;
-  std::vector<T> logits;                            ///< (rows, length, vocab)
-  std::vector<T> token_loss;                        ///< (rows, length); 0 where nothing was to be predicted
-  double loss = 0;                                  ///< sum of token losses / num_items; 0 when there is none
-  num num_items = 0;                                ///< real targets of the global batch
-  std::map<std::string, std::vector<T>> gradients;  ///< of the loss, by parameter name, whole; when asked for
+  std::vector<T> logits;      ///< (rows, length, vocab)
+  std::vector<T> token_loss;  ///< (rows, length); 0 where nothing was to be predicted
+  double loss = 0;            ///< sum of token losses / num_items, 0 when there is none; plus the routers' share
+  double balance_loss = 0;    ///< load-balancing loss of the routers, part of `loss` where the configuration asks
+  num num_items = 0;          ///< real targets of the global batch
+  std::map<std::string, std::vector<T>> gradients;   ///< of the loss, by parameter name, whole; when asked for
+  double gradient_norm = 0;                          ///< 2-norm of all gradients; with gradients or steps
+  std::map<std::string, std::vector<T>> parameters;  ///< after the steps, by name, whole; when steps were asked for
+  std::vector<double> step_losses;                   ///< before each step
 };
 
 }  // namespace shardplan::runtime

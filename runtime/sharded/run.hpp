@@ -52,13 +52,12 @@ agreed_rows agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
   return agreed;
 }
 
-/// Executes the plan: the forward and the loss, and with `gradients` the gradient of every parameter. Every rank calls
-/// it; the plan must be legal for the model and the rows (shardplan::legal), whose micro-batches are equally many rows.
-/// `choices`, if any, are the same on every rank. `Methods` replaces attention or loss (see planned_methods).
+/// Executes the plan: the forward and the loss, and what else the options ask for. Every rank calls it; the plan must
+/// be legal for the model and the rows (shardplan::legal), whose micro-batches are equally many rows. `Methods`
+/// replaces attention or loss (see planned_methods).
 template <class T, class Methods = planned_methods, Communicator C>
 gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const row_loader& load, bool gradients = false,
-                               const expert_choices* choices = nullptr) {
+                               const row_loader& load, const run_options& options = {}) {
   const rank_view<C> view{weights.config(), plan, comm};
   if (comm.world_size() != world_size(plan))
     throw plan_error(
@@ -76,20 +75,43 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
       batch.push_back({cut_rows<L, T>(select_rows(rows, m * each, each), plan, view.model().hidden_size, agreed.padded,
                                       view.at(axis::cp)),
                        {}});
-      if (choices != nullptr)
+      if (options.replay != nullptr)
         batch.back().forced =
-            cut_choices(*choices, batch.back().tokens, data_index(plan, view.rank()) * rows.rows + m * each,
+            cut_choices(*options.replay, batch.back().tokens, data_index(plan, view.rank()) * rows.rows + m * each,
                         num_moe_layers(view.model()));
     }
     executor<L, Residual, T, C, Methods> run(view, weights, agreed.num_items);
     gathered_result<T> result;
-    gradient_shards<T> shards;
-    const auto outputs = gradients ? run.train(batch, shards) : run.evaluate(batch);
     result.num_items = agreed.num_items;
-    const double sum = sum_of_losses(view, outputs);
-    result.loss = agreed.num_items > 0 ? sum / static_cast<double>(agreed.num_items) : 0;
-    collect_tokens(view, outputs, batch, rows, result);
-    if (gradients) collect_gradients(view, shards, result);
+    const auto set_losses = [&](const std::vector<local_outputs<L, T>>& outputs) {
+      const run_losses losses = sum_of_losses(view, outputs);
+      result.loss = agreed.num_items > 0 ? losses.token_sum / static_cast<double>(agreed.num_items) : 0;
+      if (!view.config.output_router_logits) return;
+      result.balance_loss = losses.balance;
+      result.loss += view.config.router_aux_loss_coef * losses.balance;
+    };
+    adamw<T> optimizer(options.optimizer);
+    if (!options.resume.empty()) run.resume(options.resume, optimizer);
+    for (num step = 0; step < std::max<num>(1, options.steps); ++step) {
+      gradient_shards<T> gradients;
+      const bool training = options.gradients || options.steps > 0;
+      const auto outputs = training ? run.train(batch, gradients) : run.evaluate(batch);
+      set_losses(outputs);
+      if (step == 0) {  // outputs and gradients are those of the weights as they were read
+        collect_tokens(view, outputs, batch, rows, result);
+        if (training) result.gradient_norm = gradient_norm(view, gradients);
+        if (options.gradients) collect_shards(view, gradients, result.gradients);
+      }
+      if (options.steps == 0) break;
+      result.step_losses.push_back(result.loss);
+      run.step(optimizer, gradients);
+    }
+    if (options.steps > 0) {
+      result.loss = result.step_losses.front();
+      const gradient_shards<T> parameters = run.parameter_shards();
+      collect_shards(view, parameters, result.parameters);
+      if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
+    }
     return result;
   };
   const auto with_layout = [&]<Layout L>(L layout) {
