@@ -4,6 +4,7 @@
 #ifndef SHARDPLAN_RUNTIME_VERIFY_ROUTING_COUNTS_HPP
 #define SHARDPLAN_RUNTIME_VERIFY_ROUTING_COUNTS_HPP
 
+#include <numeric>
 #include <shardplan/collectives.hpp>
 #include <span>
 #include <vector>
@@ -19,8 +20,9 @@ class routing_counts {
   routing_counts(const model_spec& model, const plan_spec& plan, const batch_rows& rows, num micro_batches,
                  std::span<const std::span<const num>> choices);
 
-  num operator()(num moe_layer, num micro_batch, num rank, num expert) const {
-    return counts_[index(moe_layer, micro_batch, rank, expert)];
+  num operator()(num moe_layer, num micro_batch, num rank, dim_range experts) const {
+    const auto first = counts_.begin() + static_cast<num>(index(moe_layer, micro_batch, rank, 0));
+    return std::accumulate(first + experts.begin, first + experts.end, num{0});
   }
   /// The shape of the run that was counted: with it, for_each_collective is exact.
   const run_shape& shape() const { return shape_; }

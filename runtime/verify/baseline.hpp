@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The baseline's answer to the same rows, in the terms of a comparison.
+#ifndef SHARDPLAN_RUNTIME_VERIFY_BASELINE_HPP
+#define SHARDPLAN_RUNTIME_VERIFY_BASELINE_HPP
+
+#include <memory>
+#include <shardplan/plan.hpp>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/sharded/batch_rows.hpp"
+
+namespace shardplan::runtime {
+
+/// What the router of one MoE layer chose.
+struct layer_routing {
+  std::vector<num> experts;     ///< (rows, length, k)
+  std::vector<double> margins;  ///< (rows, length): of the last one chosen over the next
+};
+
+template <class T>
+struct baseline_result {
+  num rows = 0, length = 0, vocab = 0;
+  std::vector<T> logits;      ///< (rows, length, vocab)
+  std::vector<T> token_loss;  ///< (rows, length)
+  double loss = 0;
+  num num_items = 0;
+  std::vector<layer_routing> routing;  ///< by MoE layer
+};
+
+/// The one-rank model with its weights in memory; T is float or double.
+template <class T>
+class baseline {
+ public:
+  explicit baseline(const checkpoint& weights);
+  ~baseline();
+  /// `micro_batch_of_row` says which rows are one micro-batch, for the load-balancing loss of the routers, which is a
+  /// mean over micro-batches; all are one when it is empty. Throws input_error when the rows do not fit the model.
+  baseline_result<T> forward(const batch_rows& rows, std::vector<num> micro_batch_of_row = {}) const;
+
+ private:
+  struct state;
+  std::unique_ptr<const state> state_;
+};
+
+/// The micro-batch of every row of the global batch under a plan: each data shard cuts its share of the rows.
+std::vector<num> micro_batches_of_rows(const plan_spec& plan, num rows, num micro_batches);
+
+}  // namespace shardplan::runtime
+#endif  // SHARDPLAN_RUNTIME_VERIFY_BASELINE_HPP
