@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that `transformers` loads a checkpoint directory completely and can run it; prints "ok".
 
 Exit status: 0 ok, 1 a check failed, 2 bad usage.
