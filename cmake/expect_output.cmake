@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Runs PROGRAM and compares what it prints with the lines `//> ...` that end SOURCE.
+execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE result OUTPUT_VARIABLE printed)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "exit ${result}, having printed:\n${printed}")
+endif()
+file(READ ${SOURCE} text)
+string(FIND "${text}" "\n//>" begin)
+if(begin EQUAL -1)
+  message(FATAL_ERROR "${SOURCE} does not say what it prints; it printed:\n${printed}")
+endif()
+string(SUBSTRING "${text}" ${begin} -1 expected)
+string(REGEX REPLACE "\n//> ?" "\n" expected "${expected}")
+if(NOT "\n${printed}" STREQUAL expected)
+  message(FATAL_ERROR "printed:\n${printed}\nexpected:${expected}")
+endif()
