@@ -66,29 +66,34 @@ constexpr fixed_text<96> module_of(const parameter& p) {
   return fixed_text<96>(v);
 }
 
-namespace detail {
-
-struct style_table {
-  module_style of[num_parameter_kinds]{};
-};
-
-/// The patterns of the table above name whole kinds of modules, so that one look at each kind is enough for all layers.
-inline constexpr style_table styles = [] {
-  style_table table;
-  for (std::size_t k = 0; k < num_parameter_kinds; ++k) {
-    const auto kind = static_cast<parameter_kind>(k);
-    const bool in_layer = kind >= parameter_kind::input_layernorm && kind <= parameter_kind::mlp_down;
-    const fixed_text<96> module = module_of(parameter{kind, in_layer ? 0 : parameter::no_layer, {}});
-    for (const module_rule& rule : qwen3_moe_module_plan)
-      if (matches(rule.pattern, module.view())) table.of[k] = rule.style;
+/// Style of the module that holds `p`; modules that no pattern names are replicated. What the patterns say, by kind: a
+/// test compares the two, and matching names in every question would cost more than all the rest of it.
+constexpr module_style style_of(const parameter& p) {
+  switch (p.kind) {
+    case parameter_kind::embed_tokens:
+    case parameter_kind::lm_head:
+      return module_style::vocabulary;
+    case parameter_kind::q_proj:
+    case parameter_kind::k_proj:
+    case parameter_kind::v_proj:
+    case parameter_kind::q_bias:
+    case parameter_kind::k_bias:
+    case parameter_kind::v_bias:
+    case parameter_kind::mlp_gate:
+    case parameter_kind::mlp_up:
+      return module_style::colwise;
+    case parameter_kind::o_proj:
+    case parameter_kind::o_bias:
+    case parameter_kind::mlp_down:
+      return module_style::rowwise;
+    case parameter_kind::experts_gate_up:
+      return module_style::packed_colwise;
+    case parameter_kind::experts_down:
+      return module_style::grouped_rowwise;
+    default:
+      return module_style::replicated;
   }
-  return table;
-}();
-
-}  // namespace detail
-
-/// Style of the module that holds `p`; modules that no pattern names are replicated.
-constexpr module_style style_of(const parameter& p) { return detail::styles.of[static_cast<std::size_t>(p.kind)]; }
+}
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_MODULE_PLAN_HPP

@@ -2,7 +2,8 @@
 // The rate of the runtime's products beside that of OpenBLAS called directly, on the shapes of a layer with hidden
 // size 512, 8 heads of 64, 1024 tokens and experts of 256. Each shape is two rows, `runtime` and `openblas`:
 //
-//     bench_gemm --benchmark_min_time=0.2 --benchmark_repetitions=3 --benchmark_report_aggregates_only=true
+//     bench --benchmark_filter=gemm --benchmark_min_time=0.2 --benchmark_repetitions=3
+//     --benchmark_report_aggregates_only=true
 #include <benchmark/benchmark.h>
 #include <cblas.h>
 
@@ -92,19 +93,16 @@ void measure(benchmark::State& state, const shape& s) {
 template <class T>
 void add(const char* type) {
   for (const shape& s : shapes) {
-    const std::string name = std::string(s.name) + "/" + type + "/";
+    const std::string name = std::string("gemm/") + s.name + "/" + type + "/";
     benchmark::RegisterBenchmark((name + "runtime").c_str(), measure<T, runtime<T>>, s);
     benchmark::RegisterBenchmark((name + "openblas").c_str(), measure<T, openblas<T>>, s);
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  openblas_set_num_threads(1);
+[[maybe_unused]] const bool added = [] {
   add<float>("f32");
   add<double>("f64");
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-}
+  return true;
+}();
+
+}  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pieces of the baseline against numbers worked out by hand.
+// The pieces of the baseline against numbers worked out by hand.
 #include <doctest/doctest.h>
 
 #include "reference_helpers.hpp"
@@ -186,4 +186,81 @@ TEST_CASE_TEMPLATE("cross-entropy", T, float, double) {
   std::vector<T> loss(3);
   cross_entropy<T>(logits.view(), std::array<num, 3>{1, -100, 1}, loss);
   check_close<T>(loss, {std::log(4.0), 0, 1000});
+}
+
+// ---- backwards by hand; that they are those of the model is seen by test_reference_gradients.cpp
+
+TEST_CASE_TEMPLATE("backwards by hand", T, float, double) {
+  const auto x = make_tensor<T>(2, 2, {1, 2, 3, 4}), weight = make_tensor<T>(3, 2, {1, 0, 0, 1, 1, 1});
+  const auto d_y = make_tensor<T>(2, 3, {1, 10, 100, 2, 20, 200});
+  tensor<T> d_x(2, 2), d_weight(3, 2), d_bias(1, 3);
+  linear_backward(x.view(), weight.view(), d_y.view(), d_x.view(), d_weight.view(), &d_bias);
+  check_close<T>(d_x.all(), {101, 110, 202, 220});
+  check_close<T>(d_weight.all(), {7, 10, 70, 100, 700, 1000});
+  check_close<T>(d_bias.all(), {3, 30, 300});
+
+  // x = (3, 4), mean(9, 16) + 0.5 = 13: y = w x / sqrt(13), and every x moves the root by -x / (2 * 13 sqrt(13)).
+  const auto row = make_tensor<T>(1, 2, {3, 4}), w = make_tensor<T>(1, 2, {2, -1}), d = make_tensor<T>(1, 2, {1, 5});
+  tensor<T> d_row(1, 2), d_w(1, 2);
+  rmsnorm_backward(row.view(), w.all(), 0.5, d.view(), d_row.view(), d_w.all());
+  const double root = std::sqrt(13.0), sum = 1 * 2 * 3 + 5 * -1 * 4;
+  check_close<T>(d_row.all(), {2 / root - 3 * sum / (26 * root), -5 / root - 4 * sum / (26 * root)});
+  check_close<T>(d_w.all(), {3 / root, 20 / root});
+
+  const auto logits = make_tensor<T>(2, 2, {std::log(3.0), 0, 7, 7});
+  tensor<T> d_logits(2, 2);
+  cross_entropy_backward<T>(logits.view(), std::array<num, 2>{1, -100}, 0.5, d_logits.view());
+  check_close<T>(d_logits.all(), {0.375, -0.375, 0, 0});
+}
+
+TEST_CASE("backwards add") {
+  // Run twice, each gives twice as much; nothing that was there before is lost.
+  const num N = 5, H = 4, D = 2, E = 3, I = 3;
+  const auto make = [](num rows, num cols, double step) {
+    tensor<double> t(rows, cols);
+    for (num i = 0; i < rows * cols; ++i) t.all()[i] = std::sin(step * double(i + 1));
+    return t;
+  };
+  const auto x = make(N, H, 0.7), d = make(N, H, 2.3), v = make(N, D, 0.3);
+  std::vector<tensor<double>> sums(4);
+  const auto adds = [&](std::vector<std::array<num, 2>> shapes, auto backward) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) sums[i] = tensor<double>(shapes[i][0], shapes[i][1]);
+    backward();
+    const auto once = sums;
+    backward();
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      INFO("gradient ", i);
+      CHECK(largest_of<double>(once[i].all()) > 0);
+      for (num j = 0; j < shapes[i][0] * shapes[i][1]; ++j)
+        CHECK(sums[i].all()[j] == doctest::Approx(2 * once[i].all()[j]).epsilon(1e-13));
+    }
+  };
+  const auto weight = make(H, H, 1.1), norm = make(1, H, 0.9);
+  adds({{N, H}, {1, H}}, [&] { rmsnorm_backward(x.view(), norm.all(), 0.1, d.view(), sums[0].view(), sums[1].all()); });
+  adds({{N, H}, {H, H}, {1, H}},
+       [&] { linear_backward(x.view(), weight.view(), d.view(), sums[0].view(), sums[1].view(), &sums[2]); });
+  adds({{N, H}, {N, D}, {N, D}}, [&] {
+    const token_info tokens = tokens_of(1, N, {0, 0, 0, 0, 0});
+    attention_backward(tokens, 0, D, x.view(), v.view(), v.view(), d.view(), sums[0].view(), sums[1].view(),
+                       sums[2].view());
+  });
+  const auto router = make(E, H, 1.3), gate_up = make(E * 2 * I, H, 0.8), down = make(E * H, I, 1.7);
+  const auto routes = route(2, true, x, router);
+  adds({{N, H}, {E, H}}, [&] {
+    route_backward<double>(true, routes, x, router, make(N, 2, 1.1).all(), tensor<double>(N, E), sums[0], sums[1]);
+  });
+  adds({{N, 2}, {N, H}, {E * 2 * I, H}, {E * H, I}},
+       [&] { experts_backward(routes, x, gate_up, down, d, sums[0].all(), sums[1], sums[2], sums[3]); });
+  const auto gate = make(I, H, 0.6), up = make(I, H, 1.2), out = make(H, I, 2.1);
+  adds({{N, H}, {I, H}, {I, H}, {H, I}},
+       [&] { mlp_backward(x, gate, up, out, d, sums[0], sums[1], sums[2], sums[3]); });
+  adds({{N, H}}, [&] {
+    cross_entropy_backward<double>(x.view(), std::array<num, 5>{1, 0, 3, -100, 2}, 0.25, sums[0].view());
+  });
+  adds({{N, E}}, [&] {
+    const token_info tokens = tokens_of(1, N, {0, 0, 0, 0, 0});
+    balance_sums balance(tokens, E);
+    balance.add(tokens, routes);
+    balance_loss_backward(tokens, balance, 0.5, sums[0]);
+  });
 }

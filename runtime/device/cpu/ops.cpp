@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/device/ops.hpp"
 
+#include <malloc.h>
+
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
@@ -18,6 +20,15 @@ template <class T>
 using line_of = Eigen::Map<const Eigen::Array<T, 1, Eigen::Dynamic>>;
 template <class T>
 using line_to = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
+
+// Activations are allocated and freed layer by layer, megabytes each. Left alone, glibc would return each to the system
+// and fault the pages of the next one in again, which took a third of a forward's time. Only the main arena keeps what
+// large blocks leave, so that all threads use it.
+[[maybe_unused]] const bool freed_memory_is_kept = [] {
+  constexpr int limit = 1 << 30;  // bytes
+  return mallopt(M_ARENA_MAX, 1) != 0 && mallopt(M_MMAP_THRESHOLD, limit) != 0 &&
+         mallopt(M_TRIM_THRESHOLD, limit) != 0;
+}();
 
 template <class T>
 rows_of<T> rows(std::span<const T> x, num width) {
