@@ -17,6 +17,10 @@ cmake --preset clang >/dev/null
 cmake --build --preset clang --target core_tests
 ctest --preset clang -L '^core$'
 
+# The same tests on the library in one file.
+build single
+ctest --preset single -L '^(core|compile_fail)$'
+
 build asan
 ctest --preset asan
 

@@ -30,7 +30,10 @@ struct mesh {
       if (axes[i].name == a) return i;
     return npos;
   }
-  constexpr num degree(axis a) const { return find(a) == npos ? 1 : axes[find(a)].degree; }
+  constexpr num degree(axis a) const {
+    const std::size_t i = find(a);
+    return i < axes.size() ? axes[i].degree : 1;
+  }
   /// Distance in ranks between neighbours on an axis.
   constexpr num stride(axis a) const {
     num s = 1;

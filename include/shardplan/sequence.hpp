@@ -61,6 +61,11 @@ class sequence {
   constexpr sequence(const sequence<OtherWhat, L, OtherStorage>& like, num width)
       : sequence(like.length(), like.rows(), width, made{}) {}
 
+  /// The same, from its values.
+  template <class OtherWhat, class OtherStorage>
+  constexpr sequence(const sequence<OtherWhat, L, OtherStorage>& like, num width, Storage&& values)
+      : data_(std::move(values)), length_(like.length()), rows_(like.rows()), width_(width) {}
+
   constexpr num length() const { return length_; }
   constexpr num rows() const { return rows_; }
   constexpr num width() const { return width_; }
@@ -73,7 +78,10 @@ class sequence {
   /// For the operations of this header and for those that move tokens between ranks: the only ways to change a layout.
   struct made {};
   constexpr sequence(num length, num rows, num width, made)
-      : data_(static_cast<std::size_t>(length * rows * width)), length_(length), rows_(rows), width_(width) {}
+      : data_(static_cast<std::size_t>(length * rows * width), typename Storage::value_type{}),
+        length_(length),
+        rows_(rows),
+        width_(width) {}
 
  private:
   constexpr std::size_t index(num token, num row, num i) const {

@@ -26,13 +26,13 @@ std::string_view torch_name(tensor_dtype dtype) {
 }
 
 /// null, or the object of YaRN.
-nlohmann::ordered_json rope_scaling(const rope_config& rope) {
+nlohmann::json rope_scaling(const rope_config& rope) {
   if (rope.type == rope_config::scaling::none) return nullptr;
-  nlohmann::ordered_json json = {{"rope_type", "yarn"},
-                                 {"factor", rope.factor},
-                                 {"original_max_position_embeddings", std::llround(rope.original_max_positions)},
-                                 {"beta_fast", rope.beta_fast},
-                                 {"beta_slow", rope.beta_slow}};
+  nlohmann::json json = {{"rope_type", "yarn"},
+                         {"factor", rope.factor},
+                         {"original_max_position_embeddings", std::llround(rope.original_max_positions)},
+                         {"beta_fast", rope.beta_fast},
+                         {"beta_slow", rope.beta_slow}};
   if (rope.attention_factor) json["attention_factor"] = *rope.attention_factor;
   if (rope.mscale) json["mscale"] = *rope.mscale;
   if (rope.mscale_all_dim) json["mscale_all_dim"] = *rope.mscale_all_dim;
@@ -40,48 +40,100 @@ nlohmann::ordered_json rope_scaling(const rope_config& rope) {
   return json;
 }
 
+struct family_names {
+  const char *model_type, *architecture;
+};
+
+family_names names_of(model_family family) {
+  switch (family) {
+    case model_family::qwen3:
+      return {"qwen3", "Qwen3ForCausalLM"};
+    case model_family::mistral:
+      return {"mistral", "MistralForCausalLM"};
+    case model_family::qwen3_moe:
+      break;
+  }
+  return {"qwen3_moe", "Qwen3MoeForCausalLM"};
+}
+
+/// What the family's configuration cannot say would be lost silently.
+void refuse_if_unspeakable(const model_config& config) {
+  const model_spec& m = config.spec;
+  const auto refuse = [&](bool lost, const char* what) {
+    if (lost) throw input_error(std::string(names_of(config.family).model_type) + " models have no " + what);
+  };
+  const bool mistral = config.family == model_family::mistral;
+  refuse(config.family != model_family::qwen3_moe && m.num_experts > 0, "experts");
+  refuse(config.family != model_family::qwen3 && m.full_attention_layers != layer_set{}, "layers of several windows");
+  refuse(mistral && m.head_norm, "norms of queries and keys");
+  refuse(!mistral && !m.head_norm, "attention without norms of queries and keys");
+  refuse(mistral && m.attention_bias, "biases");
+}
+
+void add_experts(const model_config& config, nlohmann::json& json) {
+  const model_spec& m = config.spec;
+  nlohmann::json mlp_only_layers = nlohmann::json::array();
+  for (num layer = 0; layer < m.num_hidden_layers; ++layer)
+    if (m.mlp_only_layers.has(layer)) mlp_only_layers.push_back(layer);
+  json["decoder_sparse_step"] = m.decoder_sparse_step;
+  json["mlp_only_layers"] = mlp_only_layers;
+  json["moe_intermediate_size"] = m.moe_intermediate_size;
+  json["norm_topk_prob"] = config.norm_topk_prob;
+  json["num_experts"] = m.num_experts;
+  json["num_experts_per_tok"] = m.num_experts_per_tok;
+  json["output_router_logits"] = config.output_router_logits;
+  json["router_aux_loss_coef"] = config.router_aux_loss_coef;
+}
+
+/// Version 5 reads the list; version 4 knows the index of the first layer with a window.
+void add_layer_types(const model_spec& m, nlohmann::json& json) {
+  nlohmann::json types = nlohmann::json::array();
+  num first = m.num_hidden_layers;
+  for (num layer = m.num_hidden_layers - 1; layer >= 0; --layer)
+    if (attention_window(m, layer) > 0) first = layer;
+  for (num layer = 0; layer < m.num_hidden_layers; ++layer)
+    types.push_back(attention_window(m, layer) > 0 ? "sliding_attention" : "full_attention");
+  json["layer_types"] = types;
+  json["max_window_layers"] = first;
+}
+
 }  // namespace
 
 void write_config(const std::filesystem::path& directory, const model_config& config, tensor_dtype dtype) {
+  refuse_if_unspeakable(config);
   const model_spec& m = config.spec;
-  nlohmann::ordered_json mlp_only_layers = nlohmann::ordered_json::array();
-  for (num layer = 0; layer < m.num_hidden_layers; ++layer)
-    if (m.mlp_only_layers.has(layer)) mlp_only_layers.push_back(layer);
-  nlohmann::ordered_json json = {
-      {"architectures", nlohmann::ordered_json::array({"Qwen3MoeForCausalLM"})},
-      {"attention_bias", m.attention_bias},
+  const family_names names = names_of(config.family);
+  nlohmann::json json = {
+      {"architectures", nlohmann::json::array({names.architecture})},
       {"attention_dropout", 0.0},
-      {"decoder_sparse_step", m.decoder_sparse_step},
       {"head_dim", m.head_dim},
       {"hidden_act", "silu"},
       {"hidden_size", m.hidden_size},
       {"initializer_range", config.initializer_range},
       {"intermediate_size", m.intermediate_size},
       {"max_position_embeddings", m.max_position_embeddings},
-      {"max_window_layers", m.num_hidden_layers},
-      {"mlp_only_layers", mlp_only_layers},
-      {"model_type", "qwen3_moe"},
-      {"moe_intermediate_size", m.moe_intermediate_size},
-      {"norm_topk_prob", config.norm_topk_prob},
+      {"model_type", names.model_type},
       {"num_attention_heads", m.num_attention_heads},
-      {"num_experts", m.num_experts},
-      {"num_experts_per_tok", m.num_experts_per_tok},
       {"num_hidden_layers", m.num_hidden_layers},
       {"num_key_value_heads", m.num_key_value_heads},
-      {"output_router_logits", config.output_router_logits},
       {"rms_norm_eps", config.rms_norm_eps},
       {"rope_scaling", rope_scaling(config.rope)},
       {"rope_theta", config.rope.theta},
-      {"router_aux_loss_coef", config.router_aux_loss_coef},
       {"sliding_window", nullptr},
       {"tie_word_embeddings", m.tie_word_embeddings},
       {"torch_dtype", torch_name(dtype)},
       {"transformers_version", "4.51.0"},
       {"use_cache", true},
-      {"use_sliding_window", m.sliding_window > 0},
       {"vocab_size", m.vocab_size},
   };
   if (m.sliding_window > 0) json["sliding_window"] = m.sliding_window;
+  if (config.family != model_family::mistral) {
+    json["attention_bias"] = m.attention_bias;
+    json["max_window_layers"] = m.num_hidden_layers;
+    json["use_sliding_window"] = m.sliding_window > 0;
+  }
+  if (config.family == model_family::qwen3) add_layer_types(m, json);
+  if (config.family == model_family::qwen3_moe) add_experts(config, json);
   atomic_file file(directory / "config.json");
   file.write(json.dump(2) + "\n");
   file.commit();

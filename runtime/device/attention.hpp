@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "runtime/device/buffer.hpp"
+
 namespace shardplan::runtime {
 
 /// Where the tokens of one row that somebody holds stand, in the order they are held.
@@ -37,8 +39,8 @@ class online_attention {
   std::span<const T> queries_;
   std::span<const token_places> places_;
   num rows_, tokens_, heads_, head_dim_, window_;
-  std::vector<T> largest_, sum_;  // (rows, heads, tokens)
-  std::vector<T> weighted_;       // (rows, heads, tokens, head_dim)
+  buffer<T> largest_, sum_;  // (rows, heads, tokens)
+  buffer<T> weighted_;       // (rows, heads, tokens, head_dim)
 };
 
 /// The gradients of attention, one block of keys after another, scores recomputed from their log sums.
@@ -56,14 +58,14 @@ class attention_gradient {
               std::span<T> dkeys, std::span<T> dvalues);
 
   /// The gradient of the queries, once all keys were seen.
-  std::vector<T>& dqueries() { return dqueries_; }
+  buffer<T>& dqueries() { return dqueries_; }
 
  private:
   std::span<const T> queries_, dout_, log_sum_;
   std::span<const token_places> places_;
   num rows_, tokens_, heads_, head_dim_, window_;
-  std::vector<T> along_;  // (rows, heads, tokens): sum of out * dout
-  std::vector<T> dqueries_;
+  buffer<T> along_;  // (rows, heads, tokens): sum of out * dout
+  buffer<T> dqueries_;
 };
 
 }  // namespace shardplan::runtime

@@ -20,10 +20,10 @@ namespace shardplan::runtime {
 /// Tokens for heads: x (n, heads, D) of this rank becomes (U * n, heads / U, D), the tokens of all U ranks one after
 /// another.
 template <class T, Communicator C, class Group>
-std::vector<T> trade_tokens_for_heads(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
+buffer<T> trade_tokens_for_heads(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
   const num ranks = group.size(), n = static_cast<num>(x.size()) / (heads * head_dim);
   const num share = num_traded_heads(heads, ranks);
-  std::vector<T> out(static_cast<std::size_t>(ranks * n * share * head_dim)), in(out.size());
+  buffer<T> out(static_cast<std::size_t>(ranks * n * share * head_dim)), in(out.size());
   auto to = out.begin();
   for (num u = 0; u < ranks; ++u)
     for (num i = 0; i < n; ++i)
@@ -37,10 +37,10 @@ std::vector<T> trade_tokens_for_heads(C& comm, const Group& group, std::span<con
 /// Heads for tokens: from (U * n, heads / U, D) back to (n, heads, D). A head that went to several ranks is summed:
 /// that is a gradient, which each of them owes a part of.
 template <class T, Communicator C, class Group>
-std::vector<T> trade_heads_for_tokens(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
+buffer<T> trade_heads_for_tokens(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
   const num ranks = group.size(), share = num_traded_heads(heads, ranks);
   const num n = static_cast<num>(x.size()) / (ranks * share * head_dim);
-  std::vector<T> in(x.size()), out(static_cast<std::size_t>(n * heads * head_dim), T{0});
+  buffer<T> in(x.size()), out(static_cast<std::size_t>(n * heads * head_dim), T{0});
   const std::vector<num> counts(static_cast<std::size_t>(ranks), n * share * head_dim);
   const std::span<const num> each(counts);
   comm.all_to_all(group, x, each, std::span<T>(in), each);
@@ -69,7 +69,7 @@ inline std::vector<token_places> join(std::span<const std::vector<token_places>>
 /// What the attention of one layer is asked: q (n, H, D), k and v (n, K, D), rotated.
 template <class T>
 struct attention_inputs {
-  std::vector<T> q, k, v;
+  buffer<T> q, k, v;
 };
 
 /// The plan's own methods. Another method is another class with these two members. `places` of every context-parallel
@@ -79,8 +79,8 @@ class planned_attention {
  public:
   /// Result (n, H, D).
   template <Communicator C>
-  std::vector<T> forward(const rank_view<C>& view, attention_inputs<T> x,
-                         std::span<const std::vector<token_places>> places, num window) {
+  buffer<T> forward(const rank_view<C>& view, attention_inputs<T> x, std::span<const std::vector<token_places>> places,
+                    num window) {
     q_size_ = x.q.size(), k_size_ = x.k.size();
     const groups<C> g(view, q_size_, k_size_, places);
     held_ = std::move(x);
@@ -93,10 +93,10 @@ class planned_attention {
     const std::vector<token_places> mine = g.places_of(g.ring.index());
     online_attention<T> attention(held_.q, mine, g.my_heads, g.D, window);
     if (view.plan.method == cp_method::all_gather) {
-      const std::vector<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
+      const buffer<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
       attention.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads);
     } else {
-      std::vector<T> k = held_.k, v = held_.v;
+      buffer<T> k = held_.k, v = held_.v;
       for (num hop = 0; hop < g.R; ++hop) {
         attention.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads);
         if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);  // R - 1 hops: no block comes home
@@ -110,22 +110,22 @@ class planned_attention {
 
   /// From the gradient of the result (n, H, D) to those of the inputs.
   template <Communicator C>
-  attention_inputs<T> backward(const rank_view<C>& view, std::vector<T> dout,
+  attention_inputs<T> backward(const rank_view<C>& view, buffer<T> dout,
                                std::span<const std::vector<token_places>> places, num window) {
     const groups<C> g(view, q_size_, k_size_, places);
     if (g.n == 0) return {};
     if (g.U > 1) dout = trade_tokens_for_heads<T>(view.comm, g.ulysses, dout, g.heads, g.D);
     const std::vector<token_places> mine = g.places_of(g.ring.index());
     attention_gradient<T> gradient(held_.q, out_, dout, log_sum_, mine, g.my_heads, g.D, window);
-    std::vector<T> dk(held_.k.size(), T{0}), dv(held_.v.size(), T{0});
+    buffer<T> dk(held_.k.size(), T{0}), dv(held_.v.size(), T{0});
     if (view.plan.method == cp_method::all_gather) {
-      const std::vector<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
-      std::vector<T> all_dk(k.size(), T{0}), all_dv(v.size(), T{0});
+      const buffer<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
+      buffer<T> all_dk(k.size(), T{0}), all_dv(v.size(), T{0});
       gradient.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads, all_dk, all_dv);
       view.comm.reduce_scatter(g.ring, read_only(all_dk), std::span<T>(dk));
       view.comm.reduce_scatter(g.ring, read_only(all_dv), std::span<T>(dv));
     } else {
-      std::vector<T> k = held_.k, v = held_.v;
+      buffer<T> k = held_.k, v = held_.v;
       for (num hop = 0; hop < g.R; ++hop) {
         gradient.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads, dk, dv);
         if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);
@@ -168,15 +168,15 @@ class planned_attention {
   };
 
   template <Communicator C, class Group>
-  static std::vector<T> gathered(C& comm, const Group& group, const std::vector<T>& mine) {
-    std::vector<T> all(mine.size() * static_cast<std::size_t>(group.size()));
+  static buffer<T> gathered(C& comm, const Group& group, const buffer<T>& mine) {
+    buffer<T> all(mine.size() * static_cast<std::size_t>(group.size()));
     comm.all_gather(group, read_only(mine), std::span<T>(all));
     return all;
   }
 
   /// Gives a and b to the next of the ring and takes those of the one before.
   template <Communicator C, class Group>
-  static void pass_on(C& comm, const Group& ring, std::vector<T>& a, std::vector<T>& b) {
+  static void pass_on(C& comm, const Group& ring, buffer<T>& a, buffer<T>& b) {
     const num R = ring.size(), next = (ring.index() + 1) % R, previous = (ring.index() - 1 + R) % R;
     comm.send(ring, read_only(a), next);
     comm.send(ring, read_only(b), next);
@@ -186,7 +186,7 @@ class planned_attention {
 
   std::size_t q_size_ = 0, k_size_ = 0;  // of the inputs, before any trade
   attention_inputs<T> held_;             // as this rank attends: after trading tokens for heads
-  std::vector<T> out_, log_sum_;
+  buffer<T> out_, log_sum_;
 };
 
 }  // namespace shardplan::runtime

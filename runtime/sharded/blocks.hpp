@@ -42,14 +42,14 @@ class norm_block {
   }
 
  private:
-  std::vector<T> x_;
+  buffer<T> x_;
 };
 
 template <Layout L, class Residual, class T, class Attention>
 class attention_block {
  public:
   using stream = hidden<T, Residual>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, std::vector<T>>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer<T>>;
 
   template <Communicator C>
   stream forward(const rank_view<C>& view, const stream& x, const rotary_sequence& angles,
@@ -58,7 +58,7 @@ class attention_block {
     const auto& every = gather_tokens(view, x);
     x_ = every.data();
     const auto project = [&](parameter_kind weight, parameter_kind bias) {
-      std::vector<T> y = linear<T>(x_, w[weight]);
+      buffer<T> y = linear<T>(x_, w[weight]);
       if (w.weights.has(bias)) add_bias<T>(y, w[bias].values);
       return y;
     };
@@ -74,8 +74,7 @@ class attention_block {
     rotate<T>(in.k, angles.data(), D);
     context_ = attention_.forward(view, std::move(in), tokens.places, attention_window(view.model(), w.layer));
 
-    hidden<T, L> out(every, x.width());
-    out.data() = linear<T>(context_, w[parameter_kind::o_proj]);
+    hidden<T, L> out(every, x.width(), linear<T>(context_, w[parameter_kind::o_proj]));
     stream sum = sum_over_tp<Residual>::of(view, std::move(out));
     if (w.weights.has(parameter_kind::o_bias))
       add_bias<T>(sum.data(), w[parameter_kind::o_bias].values);  // after the sum: once
@@ -94,8 +93,8 @@ class attention_block {
     rotate_backward<T>(d.q, angles.data(), D);
     rotate_backward<T>(d.k, angles.data(), D);
     if (view.model().head_norm) {
-      const auto through = [&](std::vector<T>& g, const std::vector<T>& x, parameter_kind kind) {
-        std::vector<T> dx(g.size());
+      const auto through = [&](buffer<T>& g, const buffer<T>& x, parameter_kind kind) {
+        buffer<T> dx(g.size());
         rms_norm_backward<T>(read_only(x), w[kind].values, view.config.rms_norm_eps, g, dx, w.gradient(kind));
         g = std::move(dx);
       };
@@ -103,7 +102,7 @@ class attention_block {
       through(d.k, k_, parameter_kind::k_norm);
     }
     hidden<T, L> dx(every, dy.width());  // every tp rank owes a part
-    const auto project = [&](const std::vector<T>& g, parameter_kind weight, parameter_kind bias) {
+    const auto project = [&](const buffer<T>& g, parameter_kind weight, parameter_kind bias) {
       if (w.weights.has(bias)) add_bias_backward<T>(read_only(g), w.gradient(bias));
       add<T>(dx.data(), linear_backward<T>(x_, w[weight], g, w.gradient(weight)));
     };
@@ -114,9 +113,9 @@ class attention_block {
   }
 
  private:
-  std::vector<T> x_;        // (n, H)
-  std::vector<T> q_, k_;    // before their norms
-  std::vector<T> context_;  // (n, heads, D)
+  buffer<T> x_;        // (n, H)
+  buffer<T> q_, k_;    // before their norms
+  buffer<T> context_;  // (n, heads, D)
   Attention attention_;
 };
 
@@ -132,8 +131,7 @@ class mlp_block {
     x_ = every.data();
     gate_ = linear<T>(x_, w[parameter_kind::mlp_gate]);
     up_ = linear<T>(x_, w[parameter_kind::mlp_up]);
-    hidden<T, L> out(every, x.width());
-    out.data() = linear<T>(activation(), w[parameter_kind::mlp_down]);
+    hidden<T, L> out(every, x.width(), linear<T>(activation(), w[parameter_kind::mlp_down]));
     return sum_over_tp<Residual>::of(view, std::move(out));
   }
 
@@ -141,8 +139,8 @@ class mlp_block {
   template <Communicator C>
   stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w) {
     const auto& every = gather_tokens(view, dy);
-    const std::vector<T> dact = linear_backward<T>(activation(), w[parameter_kind::mlp_down], every.data(),
-                                                   w.gradient(parameter_kind::mlp_down));
+    const buffer<T> dact = linear_backward<T>(activation(), w[parameter_kind::mlp_down], every.data(),
+                                              w.gradient(parameter_kind::mlp_down));
     swiglu_backward<T>(gate_, up_, read_only(dact));
     hidden<T, L> dx(every, dy.width());
     add<T>(dx.data(), linear_backward<T>(x_, w[parameter_kind::mlp_gate], gate_, w.gradient(parameter_kind::mlp_gate)));
@@ -151,12 +149,12 @@ class mlp_block {
   }
 
  private:
-  std::vector<T> activation() const {
-    std::vector<T> act(gate_.size());
+  buffer<T> activation() const {
+    buffer<T> act(gate_.size());
     swiglu<T>(read_only(gate_), read_only(up_), act);
     return act;
   }
-  std::vector<T> x_, gate_, up_;  // (n, H), (n, I / tp) each
+  buffer<T> x_, gate_, up_;  // (n, H), (n, I / tp) each
 };
 
 /// The experts of a layer: tokens of the residual stream in, tokens of the residual stream out.
@@ -192,12 +190,12 @@ class moe_block {
   stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w,
                   const balance_statistics<T>* balance, T balance_scale) {
     const dim_range mine = my_rows(view);
-    const auto through = [&](auto& experts, const std::vector<T>& dy_rows) {
-      std::vector<T> dweights;
-      std::vector<T> dx =
+    const auto through = [&](auto& experts, const buffer<T>& dy_rows) {
+      buffer<T> dweights;
+      buffer<T> dx =
           experts.backward(view, read_only(dy_rows), chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
                            w.gradient(parameter_kind::experts_down), dweights);
-      std::vector<T> dscores = route_backward<T>(view.config, chosen_, dweights);
+      buffer<T> dscores = route_backward<T>(view.config, chosen_, dweights);
       if (balance != nullptr && counts_rows(view)) balance->add_gradient(dscores, chosen_, counted_, balance_scale);
       add<T>(dx, linear_backward<T>(x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
       return dx;
@@ -208,7 +206,7 @@ class moe_block {
       put(through(contribution_, rows(every, mine)), mine, dx);
       return sum_over_tp<Residual>::of(view, std::move(dx));
     }
-    const std::vector<T> dy_rows = split ? dy.data() : rows(dy, mine);
+    const buffer<T> dy_rows = split ? dy.data() : rows(dy, mine);
     return all_rows(
         view, dy,
         view.plan.dispatch == dispatch_kind::dispatch ? through(dispatched_, dy_rows) : through(gathered_, dy_rows));
@@ -234,15 +232,15 @@ class moe_block {
     return view.plan.dispatch != dispatch_kind::all_reduce || (view.at(axis::ep) == 0 && view.at(axis::etp) == 0);
   }
   template <class L2>
-  static std::vector<T> rows(const hidden<T, L2>& x, dim_range r) {
+  static buffer<T> rows(const hidden<T, L2>& x, dim_range r) {
     return {x.data().begin() + r.begin * x.width(), x.data().begin() + r.end * x.width()};
   }
-  static void put(const std::vector<T>& part, dim_range r, hidden<T, L>& whole) {
+  static void put(const buffer<T>& part, dim_range r, hidden<T, L>& whole) {
     std::copy(part.begin(), part.end(), whole.data().begin() + r.begin * whole.width());
   }
   /// From this rank's rows to the tokens of the stream: its own, or those of all tp ranks.
   template <Communicator C>
-  stream all_rows(const rank_view<C>& view, const stream& like, std::vector<T> part) const {
+  stream all_rows(const rank_view<C>& view, const stream& like, buffer<T> part) const {
     stream out(like, like.width());
     if constexpr (split) {
       out.data() = std::move(part);
@@ -256,7 +254,7 @@ class moe_block {
   }
 
   num n_ = 0;
-  std::vector<T> x_;  // (r, H)
+  buffer<T> x_;  // (r, H)
   routing<T> chosen_;
   std::vector<char> counted_;  // (r)
   dispatched_experts<T> dispatched_;
@@ -269,7 +267,7 @@ template <Layout L, class Residual, class T, class Attention>
 class layer_block {
  public:
   using stream = hidden<T, Residual>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, std::vector<T>>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer<T>>;
 
   template <Communicator C>
   void forward(const rank_view<C>& view, stream& x, const rotary_sequence& angles, const local_tokens<L, T>& tokens,

@@ -147,7 +147,7 @@ void collect_shards(const rank_view<C>& view, const gradient_shards<T>& shards,
   }
   std::vector<T> mine;
   for_each_shard(view.rank(), [&](const parameter& p, const region&) {
-    const std::vector<T>& values = shards.at({p.layer, p.kind});
+    const buffer<T>& values = shards.at({p.layer, p.kind});
     mine.insert(mine.end(), values.begin(), values.end());
   });
   const std::vector<T> all = gather_to_first(view, mine, counts);

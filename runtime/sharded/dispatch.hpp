@@ -15,8 +15,8 @@ class dispatched_experts {
  public:
   /// x (r, H) -> y (r, H)
   template <Communicator C>
-  std::vector<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                         const parameters_in_use<T>& w) {
+  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                    const parameters_in_use<T>& w) {
     const num H = view.model().hidden_size, slots = expert_slots(view.plan, view.model());
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
     // Experts are owned in order, so pairs sorted by expert are sorted by owner.
@@ -42,13 +42,12 @@ class dispatched_experts {
 
   /// dx (r, H) without the router's share, and `dweights` (r, k).
   template <Communicator C>
-  std::vector<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                          const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown,
-                          std::vector<T>& dweights) {
+  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
     const num H = view.model().hidden_size;
-    const std::vector<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
-    const std::vector<T> dback = from_experts(view, bank_.backward(to_experts(view, drows), w, dgate_up, ddown));
-    std::vector<T> dx(dy.size(), T{0});
+    const buffer<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
+    const buffer<T> dback = from_experts(view, bank_.backward(to_experts(view, drows), w, dgate_up, ddown));
+    buffer<T> dx(dy.size(), T{0});
     add_rows_of_pairs<T>(dx, dback, pairs_, chosen.per_token, H);
     return dx;
   }
@@ -67,9 +66,9 @@ class dispatched_experts {
 
   /// Rows of this rank's pairs (pairs, H) to the rows of the experts here (all arriving, H), expert by expert.
   template <Communicator C>
-  std::vector<T> to_experts(const rank_view<C>& view, const std::vector<T>& rows) const {
+  buffer<T> to_experts(const rank_view<C>& view, const buffer<T>& rows) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
-    std::vector<T> arrived(total(arriving_)), all(total(of_etp_)), sorted(all.size());
+    buffer<T> arrived(total(arriving_)), all(total(of_etp_)), sorted(all.size());
     view.comm.all_to_all(ep, read_only(rows), std::span<const num>(leaving_), std::span<T>(arrived),
                          std::span<const num>(arriving_));
     view.comm.all_gather(etp, read_only(arrived), std::span<T>(all), std::span<const num>(of_etp_));
@@ -82,9 +81,9 @@ class dispatched_experts {
 
   /// The way back, which is also the backward of the way there: partial results are summed over etp.
   template <Communicator C>
-  std::vector<T> from_experts(const rank_view<C>& view, const std::vector<T>& sorted) const {
+  buffer<T> from_experts(const rank_view<C>& view, const buffer<T>& sorted) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
-    std::vector<T> all(sorted.size()), mine(total(arriving_)), back(total(leaving_));
+    buffer<T> all(sorted.size()), mine(total(arriving_)), back(total(leaving_));
     const num H = view.model().hidden_size;
     for_each_block([&](num received, num place, num n) {
       std::copy_n(sorted.begin() + place * H, n * H, all.begin() + received * H);
@@ -112,7 +111,7 @@ class dispatched_experts {
   std::vector<num> leaving_, arriving_, of_etp_;  // values to and from each ep rank, and held by each etp rank
   std::vector<num> counts_, rows_of_slot_;
   expert_bank<T> bank_;
-  std::vector<T> back_;  // (pairs, H): what the experts returned
+  buffer<T> back_;  // (pairs, H): what the experts returned
 };
 
 /// Rows and choices are gathered over the ep x etp group, every rank contributes to all of them, sums are scattered.
@@ -121,26 +120,25 @@ class gathered_experts {
  public:
   /// x (r, H) -> y (r, H)
   template <Communicator C>
-  std::vector<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                         const parameters_in_use<T>& w) {
+  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                    const parameters_in_use<T>& w) {
     const num H = view.model().hidden_size, k = chosen.per_token;
     const auto group = view.group(axis::ep | axis::etp);
     rows_.resize(static_cast<std::size_t>(group.size()));
     const std::vector<num> mine{static_cast<num>(x.size()) / H};
     view.comm.all_gather(group, read_only(mine), std::span<num>(rows_));
-    const std::vector<T> every_x = gathered(view, x, H);
-    every_ = {k, gathered(view, read_only(chosen.experts), k), gathered(view, read_only(chosen.weights), k), {}};
+    const buffer<T> every_x = gathered<buffer<T>>(view, x, H);
+    every_ = {k, gathered<std::vector<num>>(view, chosen.experts, k), gathered<buffer<T>>(view, chosen.weights, k), {}};
     return scattered(view, contribution_.forward(view, read_only(every_x), every_, w), H);
   }
 
   template <Communicator C>
-  std::vector<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                          const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown,
-                          std::vector<T>& dweights) {
+  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
     const num H = view.model().hidden_size;
-    std::vector<T> every_dweights;
-    const std::vector<T> every_dx =
-        contribution_.backward(view, read_only(gathered(view, dy, H)), every_, w, dgate_up, ddown, every_dweights);
+    buffer<T> every_dweights;
+    const buffer<T> every_dx = contribution_.backward(view, read_only(gathered<buffer<T>>(view, dy, H)), every_, w,
+                                                      dgate_up, ddown, every_dweights);
     dweights = scattered(view, every_dweights, chosen.per_token);
     return scattered(view, every_dx, H);
   }
@@ -151,18 +149,19 @@ class gathered_experts {
     for (num r : rows_) out.push_back(r * width);
     return out;
   }
-  template <class V, Communicator C>
-  std::vector<V> gathered(const rank_view<C>& view, std::span<const V> part, num width) const {
+  template <class Values, Communicator C>
+  Values gathered(const rank_view<C>& view, std::span<const typename Values::value_type> part, num width) const {
     const std::vector<num> parts = counts(width);
-    std::vector<V> whole(static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0})));
-    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<V>(whole), std::span<const num>(parts));
+    Values whole(static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0})));
+    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<typename Values::value_type>(whole),
+                         std::span<const num>(parts));
     return whole;
   }
   template <Communicator C>
-  std::vector<T> scattered(const rank_view<C>& view, const std::vector<T>& partial, num width) const {
+  buffer<T> scattered(const rank_view<C>& view, const buffer<T>& partial, num width) const {
     const auto group = view.group(axis::ep | axis::etp);
     const std::vector<num> parts = counts(width);
-    std::vector<T> mine(static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
+    buffer<T> mine(static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
     view.comm.reduce_scatter(group, read_only(partial), std::span<T>(mine), std::span<const num>(parts));
     return mine;
   }

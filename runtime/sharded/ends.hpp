@@ -58,12 +58,11 @@ class vocabulary_cross_entropy {
   /// Losses (s, b) of all tokens, 0 where there is no target. The run's loss is their sum over all ranks divided by
   /// `num_items`, the real targets of the global batch.
   template <Layout L, Communicator C>
-  sequence<token_losses, L, std::vector<T>> forward(const rank_view<C>& view,
-                                                    const sequence<logits, L, std::vector<T>>& scores,
-                                                    const num_sequence<targets, L>& wanted, num /*num_items*/) {
+  sequence<token_losses, L, buffer<T>> forward(const rank_view<C>& view, const sequence<logits, L, buffer<T>>& scores,
+                                               const num_sequence<targets, L>& wanted, num /*num_items*/) {
     const auto tp = view.group(axis::tp);
     const auto n = static_cast<std::size_t>(scores.tokens());
-    std::vector<T> largest(n), picked(n);
+    buffer<T> largest(n), picked(n);
     log_sum_.resize(n);
     row_max<T>(scores.data(), largest);
     view.comm.all_reduce(tp, std::span<T>(largest), reduce_op::max);
@@ -71,7 +70,7 @@ class vocabulary_cross_entropy {
     view.comm.all_reduce(tp, std::span<T>(log_sum_), reduce_op::sum);
     pick_targets<T>(scores.data(), wanted.data(), vocabulary_here(view).begin, picked);
     view.comm.all_reduce(tp, std::span<T>(picked), reduce_op::sum);
-    sequence<token_losses, L, std::vector<T>> loss(scores, 1);
+    sequence<token_losses, L, buffer<T>> loss(scores, 1);
     for (std::size_t i = 0; i < n; ++i) {
       log_sum_[i] = std::log(log_sum_[i]) + largest[i];
       if (wanted.data()[i] != ignored_target) loss.data()[i] = log_sum_[i] - picked[i];
@@ -81,14 +80,14 @@ class vocabulary_cross_entropy {
 
   /// The gradient of the run's loss with respect to the logits, in their place.
   template <Layout L, Communicator C>
-  void backward(const rank_view<C>& view, sequence<logits, L, std::vector<T>>& scores,
+  void backward(const rank_view<C>& view, sequence<logits, L, buffer<T>>& scores,
                 const num_sequence<targets, L>& wanted, num num_items) {
     cross_entropy_backward<T>(scores.data(), wanted.data(), vocabulary_here(view).begin, log_sum_,
                               num_items > 0 ? T{1} / static_cast<T>(num_items) : T{0});
   }
 
  private:
-  std::vector<T> log_sum_;  // (n): of each token, over the whole vocabulary
+  buffer<T> log_sum_;  // (n): of each token, over the whole vocabulary
 };
 
 /// Final norm, head and loss.
@@ -96,18 +95,17 @@ template <Layout L, class Residual, class T, class Loss>
 class head_block {
  public:
   using stream = hidden<T, Residual>;
-  using scores_sequence = sequence<logits, L, std::vector<T>>;
+  using scores_sequence = sequence<logits, L, buffer<T>>;
 
   /// Weights: final_norm, and `head` (the head, or the embedding it is tied to).
   template <Communicator C>
-  sequence<token_losses, L, std::vector<T>> forward(const rank_view<C>& view, const stream& x,
-                                                    const local_tokens<L, T>& tokens, const layer_state<T>& w,
-                                                    parameter_kind head, num num_items) {
+  sequence<token_losses, L, buffer<T>> forward(const rank_view<C>& view, const stream& x,
+                                               const local_tokens<L, T>& tokens, const layer_state<T>& w,
+                                               parameter_kind head, num num_items) {
     const stream normed = norm_.forward(view.config, x, w, parameter_kind::final_norm);
     const auto& every = gather_tokens(view, normed);
     x_ = every.data();
-    scores_.emplace(every, w[head].shape[0]);
-    scores_->data() = linear<T>(x_, w[head]);
+    scores_.emplace(every, w[head].shape[0], linear<T>(x_, w[head]));
     return loss_.forward(view, *scores_, tokens.wanted, num_items);
   }
   const scores_sequence& scores() const { return *scores_; }
@@ -117,14 +115,14 @@ class head_block {
                   parameter_kind head, num num_items) {
     scores_sequence dscores = *scores_;
     loss_.backward(view, dscores, tokens.wanted, num_items);
-    hidden<T, L> dx(dscores, view.model().hidden_size);
-    dx.data() = linear_backward<T>(x_, w[head], dscores.data(), w.gradient(head));
+    hidden<T, L> dx(dscores, view.model().hidden_size,
+                    linear_backward<T>(x_, w[head], dscores.data(), w.gradient(head)));
     return norm_.backward(view.config, sum_over_tp<Residual>::of(view, std::move(dx)), w, parameter_kind::final_norm);
   }
 
  private:
   norm_block<Residual, T> norm_;
-  std::vector<T> x_;  // (n, H)
+  buffer<T> x_;  // (n, H)
   std::optional<scores_sequence> scores_;
   Loss loss_;
 };

@@ -26,9 +26,9 @@ struct planned_methods {
 template <Layout L, class T>
 struct local_outputs {
   num micro_batch;
-  T balance_loss;                                        // of the micro-batch, over all ranks and stages
-  sequence<logits, L, std::vector<T>> scores;            // (s, b, V')
-  sequence<token_losses, L, std::vector<T>> token_loss;  // (s, b)
+  T balance_loss;                                   // of the micro-batch, over all ranks and stages
+  sequence<logits, L, buffer<T>> scores;            // (s, b, V')
+  sequence<token_losses, L, buffer<T>> token_loss;  // (s, b)
 };
 
 /// One micro-batch and, per MoE layer, the experts (n, k) to choose in it; empty: as routers say.
@@ -128,11 +128,11 @@ class executor {
   /// Replaces parameters and moments by those of the newest state below `root`.
   void resume(const std::filesystem::path& root, adamw<T>& optimizer) {
     gradient_shards<T> read;
-    load_state(view_, root, optimizer, [&](const parameter& p, std::vector<T>&& values) {
+    load_state(view_, root, optimizer, [&](const parameter& p, buffer<T>&& values) {
       read[{p.layer, p.kind}] = std::move(values);
     });
     parameters_.for_each_shard([&](const parameter& p, std::span<T> values) {
-      const std::vector<T>& from = read.at({p.layer, p.kind});
+      const buffer<T>& from = read.at({p.layer, p.kind});
       std::copy(from.begin(), from.end(), values.begin());
     });
     parameters_.share_shards();
@@ -150,7 +150,7 @@ class executor {
   /// A micro-batch with what all layers of a stage share.
   struct stage_inputs {
     const micro_batch<L, T>& batch;
-    sequence<shardplan::rotary_table, L, std::vector<T>> angles;
+    sequence<shardplan::rotary_table, L, buffer<T>> angles;
     std::vector<char> real, counted;  // (n)
 
     routed_tokens routed(const rank_view<C>& view, num layer_number) const {
@@ -238,7 +238,8 @@ class executor {
       return flow{run.last.backward(view_, tokens, {parameter::no_layer, w, &sums}, head_weight_, num_items_),
                   std::move(run.balance)};
     }();
-    const T balance_scale = static_cast<T>(view_.config.router_aux_loss_coef) * share;
+    // Without any target there is no loss, and the routers have no share in it.
+    const T balance_scale = num_items_ > 0 ? static_cast<T>(view_.config.router_aux_loss_coef) * share : T{0};
     const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
     for (num number = layers.end; number-- > layers.begin;) {
       const parameters_in_use<T> w = use_layer(number, phase::backward);

@@ -26,7 +26,7 @@ template <class T>
 struct routing {
   num per_token = 0;
   std::vector<num> experts;
-  std::vector<T> weights, probabilities;
+  buffer<T> weights, probabilities;
 };
 
 template <class T>
@@ -35,7 +35,7 @@ routing<T> route(const model_config& config, std::span<const T> x, const paramet
   const model_spec& m = config.spec;
   const num k = m.num_experts_per_tok, n = static_cast<num>(x.size()) / m.hidden_size;
   const auto pairs = static_cast<std::size_t>(n * k);
-  routing<T> out{k, std::vector<num>(pairs, -1), std::vector<T>(pairs), linear(x, router)};
+  routing<T> out{k, std::vector<num>(pairs, -1), buffer<T>(pairs), linear(x, router)};
   if (!tokens.forced.empty()) std::copy_n(tokens.forced.begin() + first * k, n * k, out.experts.begin());
   choose_experts<T>(out.probabilities, m.num_experts, k, config.norm_topk_prob, out.experts, out.weights);
   for (num i = 0; i < n; ++i)
@@ -45,8 +45,8 @@ routing<T> route(const model_config& config, std::span<const T> x, const paramet
 
 /// The gradient of the router's scores (r, E) for that of the weights (r, k).
 template <class T>
-std::vector<T> route_backward(const model_config& config, const routing<T>& chosen, std::span<const T> dweights) {
-  std::vector<T> dscores = chosen.probabilities;
+buffer<T> route_backward(const model_config& config, const routing<T>& chosen, std::span<const T> dweights) {
+  buffer<T> dscores = chosen.probabilities;
   choose_experts_backward<T>(dscores, config.spec.num_experts, chosen.per_token, config.norm_topk_prob, chosen.experts,
                              chosen.weights, dweights);
   return dscores;
@@ -59,8 +59,8 @@ template <class T>
 class balance_statistics {
  public:
   explicit balance_statistics(num experts = 0) : values_(static_cast<std::size_t>(2 * experts + 1), T{0}) {}
-  std::vector<T>& values() { return values_; }
-  const std::vector<T>& values() const { return values_; }
+  buffer<T>& values() { return values_; }
+  const buffer<T>& values() const { return values_; }
 
   /// Adds the counted ones of rows [first, first + r) of the rank's tokens.
   void add_rows(const routing<T>& chosen, const routed_tokens& tokens, num first) {
@@ -95,7 +95,7 @@ class balance_statistics {
 
  private:
   std::size_t num_experts() const { return values_.size() / 2; }
-  std::vector<T> values_;  // chosen (E), probability (E), rows
+  buffer<T> values_;  // chosen (E), probability (E), rows
 };
 
 /// The experts of one rank on rows sorted by expert. What they return is a part of the sum over etp.
@@ -103,12 +103,12 @@ template <class T>
 class expert_bank {
  public:
   /// y (rows, H) for x (rows, H), of which `counts[slot]` are for each expert here, expert by expert.
-  std::vector<T> forward(std::vector<T> x, std::vector<num> counts, const parameters_in_use<T>& w) {
+  buffer<T> forward(buffer<T> x, std::vector<num> counts, const parameters_in_use<T>& w) {
     x_ = std::move(x), counts_ = std::move(counts);
     const num H = w[parameter_kind::experts_gate_up].shape[2], I = w[parameter_kind::experts_down].shape[2];
     const num n = H == 0 ? 0 : static_cast<num>(x_.size()) / H;
     wide_.resize(static_cast<std::size_t>(n * 2 * I));
-    std::vector<T> act(static_cast<std::size_t>(n * I)), y(x_.size());
+    buffer<T> act(static_cast<std::size_t>(n * I)), y(x_.size());
     for_each_expert([&](num slot, num row, num rows) {
       gemm_nt({x_.data() + row * H, rows, H}, gate_up(w, slot),
               matrix_view<T>(wide_.data() + row * 2 * I, rows, 2 * I));
@@ -121,10 +121,9 @@ class expert_bank {
   }
 
   /// dx (rows, H) for dy (rows, H). Uses up what forward left.
-  std::vector<T> backward(std::span<const T> dy, const parameters_in_use<T>& w, std::span<T> dgate_up,
-                          std::span<T> ddown) {
+  buffer<T> backward(std::span<const T> dy, const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown) {
     const num H = w[parameter_kind::experts_gate_up].shape[2], I = w[parameter_kind::experts_down].shape[2];
-    std::vector<T> act(wide_.size() / 2), dact(act.size()), dx(x_.size());
+    buffer<T> act(wide_.size() / 2), dact(act.size()), dx(x_.size());
     swiglu<T>(read_only(wide_), I, act);
     for_each_expert([&](num slot, num row, num rows) {
       const matrix_view<const T> d(dy.data() + row * H, rows, H);
@@ -160,7 +159,7 @@ class expert_bank {
     }
   }
 
-  std::vector<T> x_, wide_;  // (rows, H), (rows, 2I)
+  buffer<T> x_, wide_;  // (rows, H), (rows, 2I)
   std::vector<num> counts_;
 };
 
@@ -186,8 +185,8 @@ struct pairs_by_expert {
 
 /// The rows of x (r, H) that the pairs name: (pairs, H).
 template <class T>
-std::vector<T> rows_of_pairs(std::span<const T> x, const pairs_by_expert& pairs, num per_token, num H) {
-  std::vector<T> out(pairs.order.size() * static_cast<std::size_t>(H));
+buffer<T> rows_of_pairs(std::span<const T> x, const pairs_by_expert& pairs, num per_token, num H) {
+  buffer<T> out(pairs.order.size() * static_cast<std::size_t>(H));
   auto to = out.begin();
   for (num pair : pairs.order) to = std::copy_n(x.begin() + pair / per_token * H, H, to);
   return out;
@@ -196,12 +195,11 @@ std::vector<T> rows_of_pairs(std::span<const T> x, const pairs_by_expert& pairs,
 /// y (r, H): the sum of weight * row over the pairs of each token, in the order of its choices, so that it does not
 /// depend on where experts live.
 template <class T>
-std::vector<T> combine_pairs(std::span<const T> rows, const pairs_by_expert& pairs, const routing<T>& chosen, num r,
-                             num H) {
+buffer<T> combine_pairs(std::span<const T> rows, const pairs_by_expert& pairs, const routing<T>& chosen, num r, num H) {
   std::vector<num> place(chosen.experts.size(), -1);
   for (std::size_t j = 0; j < pairs.order.size(); ++j)
     place[static_cast<std::size_t>(pairs.order[j])] = static_cast<num>(j);
-  std::vector<T> y(static_cast<std::size_t>(r * H), T{0});
+  buffer<T> y(static_cast<std::size_t>(r * H), T{0});
   for (std::size_t pair = 0; pair < place.size(); ++pair) {
     if (place[pair] < 0) continue;
     const T weight = chosen.weights[pair];
@@ -214,9 +212,9 @@ std::vector<T> combine_pairs(std::span<const T> rows, const pairs_by_expert& pai
 
 /// From dy (r, H) to drows (pairs, H); `dweights` (r, k) of the pairs here, 0 elsewhere.
 template <class T>
-std::vector<T> combine_pairs_backward(std::span<const T> dy, std::span<const T> rows, const pairs_by_expert& pairs,
-                                      const routing<T>& chosen, num H, std::vector<T>& dweights) {
-  std::vector<T> drows(rows.size());
+buffer<T> combine_pairs_backward(std::span<const T> dy, std::span<const T> rows, const pairs_by_expert& pairs,
+                                 const routing<T>& chosen, num H, buffer<T>& dweights) {
+  buffer<T> drows(rows.size());
   dweights.assign(chosen.weights.size(), T{0});
   for (std::size_t j = 0; j < pairs.order.size(); ++j) {
     const auto pair = static_cast<std::size_t>(pairs.order[j]);
@@ -243,8 +241,8 @@ template <class T>
 class contribution {
  public:
   template <Communicator C>
-  std::vector<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                         const parameters_in_use<T>& w) {
+  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                    const parameters_in_use<T>& w) {
     const num H = view.model().hidden_size, slots = expert_slots(view.plan, view.model());
     pairs_ = pairs_by_expert(chosen.experts, view.at(axis::ep) * slots, slots);
     results_ = bank_.forward(rows_of_pairs(x, pairs_, chosen.per_token, H), pairs_.counts, w);
@@ -252,12 +250,11 @@ class contribution {
   }
   /// dx (r, H) without the router's share, and `dweights` (r, k); both partial over the ep x etp group.
   template <Communicator C>
-  std::vector<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                          const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown,
-                          std::vector<T>& dweights) {
+  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
     const num H = view.model().hidden_size;
-    const std::vector<T> drows = combine_pairs_backward<T>(dy, results_, pairs_, chosen, H, dweights);
-    std::vector<T> dx(dy.size(), T{0});
+    const buffer<T> drows = combine_pairs_backward<T>(dy, results_, pairs_, chosen, H, dweights);
+    buffer<T> dx(dy.size(), T{0});
     add_rows_of_pairs<T>(dx, bank_.backward(drows, w, dgate_up, ddown), pairs_, chosen.per_token, H);
     return dx;
   }
@@ -265,7 +262,7 @@ class contribution {
  private:
   pairs_by_expert pairs_;
   expert_bank<T> bank_;
-  std::vector<T> results_;  // (pairs, H)
+  buffer<T> results_;  // (pairs, H)
 };
 
 }  // namespace shardplan::runtime

@@ -12,7 +12,7 @@ namespace shardplan::runtime {
 
 /// Reduced gradients: of each parameter the elements that owned(..., state_kind::optimizer, rank) names, row-major.
 template <class T>
-using gradient_shards = std::map<typename gradient_store<T>::key, std::vector<T>>;
+using gradient_shards = std::map<typename gradient_store<T>::key, buffer<T>>;
 
 template <class T, Communicator C>
 class gradient_reducer {
@@ -32,9 +32,9 @@ class gradient_reducer {
       const auto group = view_.group(how.shard);
       std::vector<num> counts;
       for (num i = 0; i < group.size(); ++i) counts.push_back(shard(part, group.size(), i).size());
-      std::vector<T> mine(static_cast<std::size_t>(counts[static_cast<std::size_t>(group.index())]));
+      buffer<T> mine(static_cast<std::size_t>(counts[static_cast<std::size_t>(group.index())]));
       view_.comm.reduce_scatter(group, std::span<const T>(sum), std::span<T>(mine), std::span<const num>(counts));
-      std::vector<T>& kept = shards_[{p.layer, p.kind}];
+      buffer<T>& kept = shards_[{p.layer, p.kind}];
       if (kept.empty())
         kept = std::move(mine);
       else

@@ -17,14 +17,14 @@ class gradient_store {
 
   /// The sum so far of one parameter's gradient, shaped as its part in use (`size` elements); zeros at first.
   std::span<T> operator()(num layer, parameter_kind kind, std::size_t size) {
-    std::vector<T>& sum = sums_[key{layer, kind}];
+    buffer<T>& sum = sums_[key{layer, kind}];
     if (sum.empty()) sum.assign(size, T{0});
     return sum;
   }
-  std::map<key, std::vector<T>>& sums() { return sums_; }
+  std::map<key, buffer<T>>& sums() { return sums_; }
 
  private:
-  std::map<key, std::vector<T>> sums_;
+  std::map<key, buffer<T>> sums_;
 };
 
 }  // namespace shardplan::runtime

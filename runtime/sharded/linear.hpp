@@ -13,25 +13,25 @@ namespace shardplan::runtime {
 
 /// Tokens of layout L, `width` values each.
 template <class T, class L>
-using hidden = sequence<hidden_states, L, std::vector<T>>;
+using hidden = sequence<hidden_states, L, buffer<T>>;
 
 /// y (n, out) = x (n, in) w (out, in)^T
 template <class T>
-std::vector<T> linear(std::span<const T> x, const parameter_part<T>& w) {
+buffer<T> linear(std::span<const T> x, const parameter_part<T>& w) {
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
-  std::vector<T> y(static_cast<std::size_t>(n * out));
+  buffer<T> y(static_cast<std::size_t>(n * out));
   gemm_nt({x.data(), n, in}, {w.values.data(), out, in}, matrix_view<T>(y.data(), n, out));
   return y;
 }
 
 /// dx (n, in) for dy (n, out); `dw` (out, in) grows by dy^T x.
 template <class T>
-std::vector<T> linear_backward(std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
-                               std::span<std::type_identity_t<T>> dw) {
+buffer<T> linear_backward(std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
+                          std::span<std::type_identity_t<T>> dw) {
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
-  std::vector<T> dx(x.size());
+  buffer<T> dx(x.size());
   gemm_nn({dy.data(), n, out}, {w.values.data(), out, in}, matrix_view<T>(dx.data(), n, in));
   gemm_tn({dy.data(), n, out}, {x.data(), n, in}, matrix_view<T>(dw.data(), out, in), T{1}, T{1});
   return dx;

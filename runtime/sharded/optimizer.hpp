@@ -14,7 +14,7 @@ namespace shardplan::runtime {
 /// What an optimizer remembers of one parameter's shard; shaped as the shard.
 template <class T>
 struct moments {
-  std::vector<T> first, second;
+  buffer<T> first, second;
 };
 
 /// AdamW as Loshchilov and Hutter have it (arXiv 1711.05101), in the order of operations of torch.optim.AdamW.

@@ -30,7 +30,7 @@ class parameters_in_use {
  private:
   template <class, Communicator>
   friend class parameter_store;
-  std::map<parameter_kind, std::vector<T>> gathered_;
+  std::map<parameter_kind, buffer<T>> gathered_;
   std::map<parameter_kind, parameter_part<T>> parts_;
 };
 
@@ -42,7 +42,7 @@ class parameter_store {
     for_each_parameter(view.model(), [&](const parameter& p) {
       if (!rank_holds(view.model(), view.plan, view.rank(), p)) return;
       const region mine = owned(view.model(), view.plan, p, state_kind::parameter, view.rank());
-      std::vector<T> values(static_cast<std::size_t>(mine.size()));
+      buffer<T> values(static_cast<std::size_t>(mine.size()));
       from.read<T>(p, mine, values);
       kept_.emplace(key{p.layer, p.kind}, std::move(values));
     });
@@ -65,11 +65,11 @@ class parameter_store {
   /// keep whole is put together again after (share_shards).
   template <class F>
   void for_each_shard(F&& f) {
-    for_each_kept([&](const parameter& p, std::vector<T>& kept) { f(p, shard_within(p, kept)); });
+    for_each_kept([&](const parameter& p, buffer<T>& kept) { f(p, shard_within(p, kept)); });
   }
   void share_shards() {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return;
-    for_each_kept([&](const parameter& p, std::vector<T>& kept) {
+    for_each_kept([&](const parameter& p, buffer<T>& kept) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       const std::vector<num> counts = shard_sizes(p, group.size());
       view_.comm.label(phase::parameters, p.layer);
@@ -96,7 +96,7 @@ class parameter_store {
     });
   }
   /// Where this rank's shard lies in what it keeps.
-  std::span<T> shard_within(const parameter& p, std::vector<T>& kept) const {
+  std::span<T> shard_within(const parameter& p, buffer<T>& kept) const {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return kept;
     const auto group = view_.group(shard_axis(class_of(p.kind)));
     const std::vector<num> sizes = shard_sizes(p, group.size());
@@ -107,14 +107,14 @@ class parameter_store {
   }
 
   void use(const parameter& p, parameters_in_use<T>& in_use) const {
-    const std::vector<T>& kept = kept_.at(key{p.layer, p.kind});
+    const buffer<T>& kept = kept_.at(key{p.layer, p.kind});
     const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
     std::span<const T> values = kept;
     if (is_sharded(view_.plan.zero, state_kind::parameter)) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       if (group.size() > 1) {
         const std::vector<num> counts = shard_sizes(p, group.size());
-        std::vector<T>& all = in_use.gathered_[p.kind];
+        buffer<T>& all = in_use.gathered_[p.kind];
         all.resize(static_cast<std::size_t>(part.size()));
         view_.comm.label(phase::parameters, p.layer);
         view_.comm.all_gather(group, read_only(kept), std::span<T>(all), std::span<const num>(counts));
@@ -127,7 +127,7 @@ class parameter_store {
   }
 
   rank_view<C> view_;
-  std::map<key, std::vector<T>> kept_;
+  std::map<key, buffer<T>> kept_;
 };
 
 }  // namespace shardplan::runtime

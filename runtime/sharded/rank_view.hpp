@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/model_config.hpp"
+#include "runtime/device/buffer.hpp"
 #include "runtime/engine/communicator.hpp"
 
 namespace shardplan::runtime {
@@ -25,8 +26,8 @@ struct rank_view {
   num at(axis a) const { return group_of(plan, model(), rank(), a).index; }
 };
 
-template <class T>
-std::span<const T> read_only(const std::vector<T>& v) {
+template <class T, class Allocator>
+std::span<const T> read_only(const std::vector<T, Allocator>& v) {
   return v;
 }
 

@@ -88,7 +88,7 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
       result.loss = agreed.num_items > 0 ? losses.token_sum / static_cast<double>(agreed.num_items) : 0;
       if (!view.config.output_router_logits) return;
       result.balance_loss = losses.balance;
-      result.loss += view.config.router_aux_loss_coef * losses.balance;
+      if (agreed.num_items > 0) result.loss += view.config.router_aux_loss_coef * losses.balance;
     };
     adamw<T> optimizer(options.optimizer);
     if (!options.resume.empty()) run.resume(options.resume, optimizer);

@@ -69,7 +69,7 @@ void load_state(const rank_view<C>& view, const std::filesystem::path& root, ada
     const std::string name(name_of(p).view());
     const std::vector<num> shape(p.shape.begin(), p.shape.end());
     const auto read = [&](std::string_view prefix) {
-      std::vector<T> values(static_cast<std::size_t>(r.size()));
+      buffer<T> values(static_cast<std::size_t>(r.size()), T{0});
       state.read<T>(std::string(prefix) + name, shape, r, values);
       return values;
     };

@@ -268,10 +268,10 @@ TEST_CASE("the checkpoints of the test data open and hold numbers") {
     }
     const safetensors_file expected = safetensors_file::open(entry.path() / "expected.safetensors");
     CHECK(std::isfinite(read_as<double>(expected.at("loss")).front()));
-    CHECK(read_as<std::int64_t>(expected.at("input_ids")).size() > 0);
+    CHECK((expected.find("input_ids") != nullptr) != (expected.find("inputs_embeds") != nullptr));
     ++opened;
   }
-  CHECK(opened >= 10);
+  CHECK(opened >= 15);
 }
 
 TEST_CASE("defects of parameters are listed, all of them in one message") {

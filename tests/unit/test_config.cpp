@@ -33,6 +33,15 @@ json changed(const json& changes) {
   return all;
 }
 
+/// A dense model of another family, without the fields that have a default.
+json dense(const char* family, const json& changes = json::object()) {
+  json all = json::parse(R"({"vocab_size": 40, "hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 6,
+      "num_attention_heads": 4, "max_position_embeddings": 256})");
+  all["model_type"] = family;
+  for (const auto& [name, value] : changes.items()) all[name] = value;
+  return all;
+}
+
 json without(const std::string& field, json all = small) {
   all.erase(field);
   return all;
@@ -106,7 +115,7 @@ TEST_CASE("old and new spellings mean the same") {
   json experts = without("num_experts");
   experts["num_local_experts"] = 6;
   CHECK(read(experts) == expected);
-  CHECK(read(changed({{"num_local_experts", 6}})) == expected);
+  CHECK(read(changed({{"num_local_experts", 6}, {"num_experts", 5}})) == expected);  // the new name goes first
   CHECK(read(changed({{"mlp_only_layers", nullptr}})) == expected);
   CHECK(read(without("mlp_only_layers")) == expected);
   CHECK(read(changed({{"rope_scaling", json::object()}})) == expected);
@@ -176,6 +185,123 @@ TEST_CASE("a dense model needs no sizes of experts") {
   CHECK(num_moe_layers(read(config).spec) == 0);
 }
 
+TEST_CASE("a mistral model is read as the public implementation reads it") {
+  const auto mistral = [](const json& changes = json::object()) { return dense("mistral", changes); };
+  const model_config c = read(mistral());
+  CHECK(c.family == model_family::mistral);
+  CHECK(c.spec.num_key_value_heads == 8);
+  CHECK(c.spec.head_dim == 6);  // hidden_size / num_attention_heads
+  CHECK(c.spec.num_experts == 0);
+  CHECK(c.spec.intermediate_size == 20);
+  CHECK(c.spec.sliding_window == 4096);
+  CHECK(c.spec.full_attention_layers == layer_set{});
+  CHECK_FALSE(c.spec.head_norm);
+  CHECK_FALSE(c.spec.attention_bias);
+  CHECK_FALSE(c.spec.tie_word_embeddings);
+  CHECK(c.rope.theta == 10000);
+
+  CHECK(read(mistral({{"sliding_window", 5}})).spec.sliding_window == 5);
+  CHECK(read(mistral({{"sliding_window", nullptr}})).spec.sliding_window == 0);
+  CHECK(read(mistral({{"head_dim", nullptr}})) == c);
+  CHECK(read(mistral({{"head_dim", 10}})).spec.head_dim == 10);
+  CHECK(read(mistral({{"num_key_value_heads", 2}})).spec.num_key_value_heads == 2);
+  // Fields of other families say nothing here.
+  CHECK(read(mistral({{"use_sliding_window", false},
+                      {"attention_bias", true},
+                      {"num_experts", 4},
+                      {"num_local_experts", 4},
+                      {"max_window_layers", 1},
+                      {"mlp_bias", false},
+                      {"output_router_logits", true}})) == c);
+
+  CHECK(error_of(mistral({{"sliding_window", 0}})) == R"(field "sliding_window" must be an integer >= 1, but is 0)");
+  CHECK(error_of(mistral({{"num_key_value_heads", nullptr}})) ==
+        R"(field "num_key_value_heads" must be an integer >= 1, but is null)");
+  CHECK(error_of(mistral({{"layer_types", nullptr}})) ==
+        R"(field "layer_types" must be absent: all layers have one window, but is null)");
+  CHECK(error_of(mistral({{"mlp_bias", true}})) ==
+        R"(field "mlp_bias" must be false: biases of the MLP are not supported, but is true)");
+  CHECK(error_of(mistral({{"hidden_act", "gelu"}})) == R"(field "hidden_act" must be "silu", but is "gelu")");
+  CHECK(error_of(without("intermediate_size", mistral())) ==
+        R"(field "intermediate_size" must be an integer >= 1, but is missing)");
+}
+
+TEST_CASE("a qwen3 model is read as the public implementation reads it") {
+  const auto qwen3 = [](const json& changes = json::object()) { return dense("qwen3", changes); };
+  const model_config c = read(qwen3());
+  CHECK(c.family == model_family::qwen3);
+  CHECK(c.spec.num_key_value_heads == 32);
+  CHECK(c.spec.head_dim == 128);
+  CHECK(c.spec.num_experts == 0);
+  CHECK(c.spec.sliding_window == 0);
+  CHECK(c.spec.head_norm);
+  CHECK_FALSE(c.spec.attention_bias);
+  CHECK_FALSE(c.spec.tie_word_embeddings);
+  CHECK(c.rope.theta == 10000);
+  CHECK(read(qwen3({{"num_key_value_heads", nullptr}})).spec.num_key_value_heads == 4);
+  CHECK(read(qwen3({{"num_key_value_heads", 2}})).spec.num_key_value_heads == 2);
+  CHECK(read(qwen3({{"attention_bias", true}})).spec.attention_bias);
+  CHECK(error_of(qwen3({{"head_dim", nullptr}})) == R"(field "head_dim" must be an integer >= 1, but is null)");
+  CHECK(error_of(qwen3({{"mlp_bias", true}})) ==
+        R"(field "mlp_bias" must be false: biases of the MLP are not supported, but is true)");
+}
+
+TEST_CASE("a layer of a qwen3 model has the window that its type or its index gives it") {
+  const auto windows = [](const json& changes) {
+    const model_spec m = read(dense("qwen3", changes)).spec;
+    std::vector<num> all;
+    for (num layer = 0; layer < m.num_hidden_layers; ++layer) all.push_back(attention_window(m, layer));
+    return all;
+  };
+  using list = std::vector<num>;
+  const auto types = [](const char* text) {  // "sfa": sliding, full, full by its older name
+    json all = json::array();
+    for (; *text != 0; ++text)
+      all.push_back(*text == 's' ? "sliding_attention" : *text == 'f' ? "full_attention" : "attention");
+    return all;
+  };
+  CHECK(windows({{"sliding_window", 5}}) == list(6, 0));
+  CHECK(windows({{"sliding_window", 5}, {"max_window_layers", 0}}) == list(6, 0));
+  CHECK(windows({{"use_sliding_window", true}, {"sliding_window", nullptr}, {"max_window_layers", 0}}) == list(6, 0));
+  const json on = {{"use_sliding_window", true}, {"sliding_window", 5}};
+  const auto with = [&](const char* field, const json& value) {
+    json all = on;
+    all[field] = value;
+    return all;
+  };
+  CHECK(windows(on) == list(6, 0));  // from layer 28 on
+  CHECK(windows(with("max_window_layers", 4)) == list{0, 0, 0, 0, 5, 5});
+  CHECK(windows(with("max_window_layers", 0)) == list(6, 5));
+  CHECK(windows({{"use_sliding_window", true}, {"max_window_layers", 5}}) == list{0, 0, 0, 0, 0, 4096});
+  CHECK(windows(with("layer_types", types("sfasfa"))) == list{5, 0, 0, 5, 0, 0});
+  CHECK(windows(with("layer_types", nullptr)) == list(6, 0));
+  json both = with("layer_types", types("sfffff"));
+  both["max_window_layers"] = 2;
+  CHECK(windows(both) == list{5, 0, 0, 0, 0, 0});  // layer_types goes first
+  CHECK(windows({{"layer_types", types("ffffff")}}) == list(6, 0));
+  CHECK(read(dense("qwen3", with("layer_types", types("aaaaaa")))) == read(dense("qwen3")));
+
+  const std::string each =
+      R"(field "layer_types" must be a list of "full_attention" or "sliding_attention" for each of 6 )"
+      "layers, or null, but is ";
+  for (const json& bad : {types("sffff"), json::array(), json("full_attention"), json({1, 2, 3, 4, 5, 6})})
+    CHECK(error_of(dense("qwen3", with("layer_types", bad))) == each + bad.dump());
+  json other = types("ffffff");
+  other[3] = "linear_attention";
+  CHECK(error_of(dense("qwen3", with("layer_types", other))).starts_with(each));
+  const std::string none =
+      "field \"layer_types\" must be \"full_attention\" for every layer where there is no sliding_window";
+  CHECK(error_of(dense("qwen3", {{"layer_types", types("fffffs")}})).starts_with(none));
+  CHECK(error_of(dense("qwen3",
+                       {{"layer_types", types("fffffs")}, {"use_sliding_window", true}, {"sliding_window", nullptr}}))
+            .starts_with(none));
+  CHECK(error_of(dense("qwen3", with("sliding_window", 0))) ==
+        R"(field "sliding_window" must be an integer >= 1, but is 0)");
+  for (const json& bad : {json(-1), json(nullptr), json(1.5)})
+    CHECK(error_of(dense("qwen3", with("max_window_layers", bad))) ==
+          "field \"max_window_layers\" must be an integer >= 0, but is " + bad.dump());
+}
+
 TEST_CASE("models that break a rule are read: the rules have their own report") {
   CHECK(read(changed({{"num_key_value_heads", 3}})).spec.num_key_value_heads == 3);
   CHECK(read(changed({{"head_dim", 7}})).spec.head_dim == 7);
@@ -220,8 +346,6 @@ TEST_CASE("what is no size is refused with field and value") {
   CHECK(error_of(changed({{"num_experts", -1}})) == "field \"num_experts\" must be an integer >= 0, but is -1");
   CHECK(error_of(changed({{"num_experts", nullptr}})) ==
         "field \"num_experts\" must be an integer >= 0 (or called num_local_experts), but is null");
-  CHECK(error_of(changed({{"num_local_experts", 5}})) ==
-        "field \"num_experts\" must be num_local_experts, 5, but is 6");
   CHECK(read(changed({{"num_hidden_layers", 512}})).spec.num_hidden_layers == 512);
   CHECK(error_of(changed({{"num_hidden_layers", 513}})) ==
         "field \"num_hidden_layers\" must be an integer from 1 to 512, but is 513");
@@ -255,7 +379,8 @@ TEST_CASE("what is not implemented is refused by name") {
     const char* message;
   };
   const row rows[] = {
-      {{{"model_type", "qwen2_moe"}}, R"(field "model_type" must be "qwen3_moe", but is "qwen2_moe")"},
+      {{{"model_type", "qwen2_moe"}},
+       R"(field "model_type" must be "qwen3_moe", "qwen3" or "mistral", but is "qwen2_moe")"},
       {{{"model_type", 3}}, R"(field "model_type" must be a string, but is 3)"},
       {{{"hidden_act", "gelu"}}, R"(field "hidden_act" must be "silu", but is "gelu")"},
       {{{"qkv_bias", true}},
@@ -339,6 +464,16 @@ TEST_CASE("a configuration that is written is read again") {
                                {"beta_fast", 20},
                                {"original_max_position_embeddings", 64},
                                {"truncate", false}}}}));
+  const json types = {"sliding_attention", "full_attention",    "full_attention",
+                      "full_attention",    "sliding_attention", "sliding_attention"};
+  const json window = {{"use_sliding_window", true}, {"sliding_window", 5}, {"max_window_layers", 4}};
+  configs.push_back(dense("qwen3"));
+  configs.push_back(dense("qwen3", window));
+  configs.push_back(dense("qwen3", {{"use_sliding_window", true}, {"layer_types", types}, {"attention_bias", true}}));
+  configs.push_back(
+      dense("qwen3", {{"tie_word_embeddings", true}, {"rope_scaling", {{"type", "yarn"}, {"factor", 4}}}}));
+  configs.push_back(dense("mistral"));
+  configs.push_back(dense("mistral", {{"sliding_window", nullptr}, {"num_key_value_heads", 2}, {"rope_theta", 1e6}}));
   const temporary_directory directory;
   for (const json& config : configs) {
     const model_config expected = read(config);
@@ -349,6 +484,32 @@ TEST_CASE("a configuration that is written is read again") {
   CHECK(num_files(directory.path) == 1);
   CHECK(message_of([&] { write_config(directory.path, read(small), tensor_dtype::i64); }) ==
         "weights cannot be I64, only F64, F32, F16 or BF16");
+}
+
+TEST_CASE("what a family has no words for is not written") {
+  const temporary_directory directory;
+  const auto refused = [&](const model_config& config) {
+    return message_of([&] { write_config(directory.path, config, tensor_dtype::f32); });
+  };
+  const model_config moe = read(small), qwen3 = read(dense("qwen3")), mistral = read(dense("mistral"));
+  const auto changed_spec = [](model_config config, auto change) {
+    change(config.spec);
+    return config;
+  };
+  const auto full = [](model_spec& m) { m.full_attention_layers.insert(1); };
+  const auto no_norm = [](model_spec& m) { m.head_norm = false; };
+  const auto experts = [](model_spec& m) { m.num_experts = 2; };
+  CHECK(refused(changed_spec(moe, full)) == "qwen3_moe models have no layers of several windows");
+  CHECK(refused(changed_spec(mistral, full)) == "mistral models have no layers of several windows");
+  CHECK(refused(changed_spec(moe, no_norm)) == "qwen3_moe models have no attention without norms of queries and keys");
+  CHECK(refused(changed_spec(qwen3, no_norm)) == "qwen3 models have no attention without norms of queries and keys");
+  CHECK(refused(changed_spec(mistral, [](model_spec& m) { m.head_norm = true; })) ==
+        "mistral models have no norms of queries and keys");
+  CHECK(refused(changed_spec(mistral, [](model_spec& m) { m.attention_bias = true; })) ==
+        "mistral models have no biases");
+  CHECK(refused(changed_spec(mistral, experts)) == "mistral models have no experts");
+  CHECK(refused(changed_spec(qwen3, experts)) == "qwen3 models have no experts");
+  CHECK(num_files(directory.path) == 0);
 }
 
 TEST_CASE("published models have the numbers of their releases") {

@@ -19,7 +19,7 @@ reference_result<T> forward_of(const std::filesystem::path& folder, const refere
 
 TEST_CASE_TEMPLATE("every fixture is reproduced", T, float, double) {
   const auto folders = fixture_folders();
-  REQUIRE(folders.size() >= 10);
+  REQUIRE(folders.size() >= 16);
   for (const auto& folder : folders) {
     const fixture f(folder);
     const reference_result<T> result = forward_of<T>(folder, f.batch);

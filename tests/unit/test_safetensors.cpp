@@ -2,6 +2,7 @@
 // Safetensors files: what is written is read, parts of tensors, and a message for everything that can be wrong.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <cmath>
@@ -498,6 +499,11 @@ TEST_CASE("a destination that cannot be written is refused by name") {
         missing.string() + ": cannot be created: No such file or directory");
   CHECK(message_of([&] { safetensors_writer().write(directory.path); }) ==
         directory.path.string() + ": cannot be written: not a regular file");
-  CHECK(message_of([] { safetensors_writer().write("/dev/null"); }) ==
-        "/dev/null: cannot be written: not a regular file");
+  // A pipe stands for everything that is no file; a device of the machine would be lost if this failed.
+  const auto pipe = directory.path / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(message_of([&] { safetensors_writer().write(pipe); }) ==
+        pipe.string() + ": cannot be written: not a regular file");
+  CHECK(std::filesystem::is_fifo(pipe));
+  CHECK(message_of([&] { safetensors_file::open(pipe); }) == pipe.string() + ": not a regular file");
 }

@@ -11,8 +11,10 @@
 namespace shardplan::runtime {
 namespace {
 
-// Scores exist for one block of queries and one of keys at a time; both fit a core's cache with their vectors.
-constexpr num query_block = 128, key_block = 128;
+// Scores exist for one block of queries and some of keys at a time, so that they stay in a core's cache. Who sees whom
+// is decided by key blocks; neighbouring ones that everybody sees are taken together, because larger products are
+// faster.
+constexpr num query_block = 128, key_block = 128, most_keys = 4 * key_block;
 
 /// The extremes of a block's places: enough to tell most blocks that nobody may see, or that everybody may.
 struct extent {
@@ -56,14 +58,23 @@ void for_each_visible_block(std::span<const token_places> queries, std::span<con
   for (std::size_t row = 0; row < queries.size(); ++row) {
     const token_places &qp = queries[row], &kp = keys[row];
     const num tokens = static_cast<num>(qp.offset.size()), key_tokens = static_cast<num>(kp.offset.size());
+    std::vector<extent> key_extents;
+    for (num k0 = 0; k0 < key_tokens; k0 += key_block)
+      key_extents.emplace_back(kp, k0, std::min(k0 + key_block, key_tokens));
     for (num q0 = 0; q0 < tokens; q0 += query_block) {
       const num nq = std::min(query_block, tokens - q0);
       const extent q_extent(qp, q0, q0 + nq);
-      for (num k0 = 0; k0 < key_tokens; k0 += key_block) {
-        const num nk = std::min(key_block, key_tokens - k0);
-        const visibility visible = seen(q_extent, extent(kp, k0, k0 + nk), window);
-        if (visible == visibility::none) continue;
-        if (visible == visibility::some)
+      const auto visible = [&](num k0) {
+        return seen(q_extent, key_extents[static_cast<std::size_t>(k0 / key_block)], window);
+      };
+      for (num k0 = 0, nk = 0; k0 < key_tokens; k0 += nk) {
+        nk = std::min(key_block, key_tokens - k0);
+        const visibility here = visible(k0);
+        if (here == visibility::none) continue;
+        if (here == visibility::all)
+          while (nk < most_keys && k0 + nk < key_tokens && visible(k0 + nk) == visibility::all)
+            nk = std::min(nk + key_block, key_tokens - k0);
+        if (here == visibility::some)
           for (num i = 0; i < nq; ++i)
             for (num j = 0; j < nk; ++j) {
               const auto q = static_cast<std::size_t>(q0 + i), k = static_cast<std::size_t>(k0 + j);
@@ -71,7 +82,7 @@ void for_each_visible_block(std::span<const token_places> queries, std::span<con
               mask[static_cast<std::size_t>(i * nk + j)] =
                   kp.key[k] && qp.document[q] == kp.document[k] && behind >= 0 && (window == 0 || behind < window);
             }
-        f(block{static_cast<num>(row), q0, nq, k0, nk, visible == visibility::some, mask});
+        f(block{static_cast<num>(row), q0, nq, k0, nk, here == visibility::some, mask});
       }
     }
   }
@@ -105,7 +116,7 @@ void online_attention<T>::attend(std::span<const T> keys, std::span<const T> val
                                  std::span<const token_places> places, num kv_heads) {
   using line = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
   const T scale = 1 / std::sqrt(static_cast<T>(head_dim_));
-  std::vector<T> scores(static_cast<std::size_t>(query_block * key_block));
+  buffer<T> scores(static_cast<std::size_t>(query_block * most_keys));
 
   for_each_visible_block(places_, places, window_, [&](const block& b) {
     for (num head = 0; head < heads_; ++head) {
@@ -186,7 +197,7 @@ void attention_gradient<T>::attend(std::span<const T> keys, std::span<const T> v
                                    std::span<T> dvalues) {
   using line = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
   const T scale = 1 / std::sqrt(static_cast<T>(head_dim_));
-  std::vector<T> scores(static_cast<std::size_t>(query_block * key_block)), dscores(scores.size());
+  buffer<T> scores(static_cast<std::size_t>(query_block * most_keys)), dscores(scores.size());
 
   for_each_visible_block(places_, places, window_, [&](const block& b) {
     for (num head = 0; head < heads_; ++head) {

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan says of a rank, used in device code: data, so that no function of the library is called from a kernel.
+#include <shardplan/shardplan.hpp>
+
+using namespace shardplan;
+
+struct qwen3 final {
+  static constexpr model_spec spec = models::qwen3_30b_a3b;
+};
+struct mine final : plan<fully_sharded<2>, context_parallel<2, ring, zigzag>, tensor_parallel<4>, expert_parallel<8>> {
+};
+using result = checked<mine, qwen3>;
+
+/// One block per head of this rank; sums what the threads were given.
+template <class Result>
+__global__ void sum_heads(const float* values, float* sums, int length) {
+  static_assert(Result::heads_per_rank % Result::kv_heads_per_rank == 0);
+  __shared__ float kept[Result::model.head_dim];  // (head_dim)
+  kept[threadIdx.x] = 0;
+  for (int i = 0; i < length; ++i)
+    kept[threadIdx.x] += values[(i * Result::heads_per_rank + blockIdx.x) * Result::model.head_dim + threadIdx.x];
+  sums[blockIdx.x * Result::model.head_dim + threadIdx.x] = kept[threadIdx.x] / Result::world_size;
+}
+
+void launch(const float* values, float* sums, int length) {
+  sum_heads<result><<<result::heads_per_rank, result::model.head_dim>>>(values, sums, length);
+}
+
+static_assert(!LegalPlan<plan<tensor_parallel<3>>, qwen3>);
+static_assert(literals::operator""_plan<"tp=2,cp=2/ring">().cp == 2);
