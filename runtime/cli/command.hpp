@@ -13,6 +13,7 @@
 
 #include "runtime/checkpoint/model_config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/sharded/results.hpp"
 
 namespace shardplan::cli {
 
@@ -60,6 +61,9 @@ void add_init(CLI::App& app, session& s);
 /// A whole number of plain digits in [least, most]; input_error naming option and value.
 num whole_number(std::string_view option, std::string_view text, num least, num most);
 
+/// A number in [least, most], or above `least` where it is `open`; input_error naming option and value.
+double real_number(std::string_view option, const std::string& text, double least, double most, bool open);
+
 CLI::Option* add_number(CLI::App& command, const std::string& name, num& value, const std::string& help, num least = 1,
                         num most = max_degree);
 /// The options of `common_options`.
@@ -70,7 +74,16 @@ struct plan_options {
   std::string plan;
   num world = 0;
 };
-void add_plan(CLI::App& command, plan_options& o);
+void add_plan(CLI::App& command, plan_options& o, bool required = true);
+
+/// --gradients, and --steps N with --learning-rate X and --weight-decay X.
+struct training_options {
+  bool gradients = false;
+  num steps = 0;
+  runtime::adamw_options optimizer{};
+  void add_gradients(CLI::App& command, const std::string& help);
+  void add_steps(CLI::App& command, const std::string& help);
+};
 
 /// --seq N | --documents 5+7, --batch N, --micro-batches N; 0 where not given.
 struct batch_options {

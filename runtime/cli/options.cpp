@@ -41,11 +41,7 @@ dtype read_dtype(const std::string& text) {
 
 std::chrono::milliseconds read_timeout(const std::string& text) {
   constexpr double longest = 2147483;  // its milliseconds are an int
-  char* end = nullptr;
-  const double seconds =
-      text.empty() || !std::isdigit(static_cast<unsigned char>(text[0])) ? -1 : std::strtod(text.c_str(), &end);
-  if (!(seconds > 0 && seconds <= longest) || *end != '\0')
-    refuse_value("--timeout", text, fmt::format("a number of seconds above 0 and up to {}", longest));
+  const double seconds = real_number("--timeout", text, 0, longest, true);
   return std::chrono::milliseconds(static_cast<num>(std::ceil(seconds * 1000)));
 }
 
@@ -79,6 +75,15 @@ num whole_number(std::string_view option, std::string_view text, num least, num 
   return value;
 }
 
+double real_number(std::string_view option, const std::string& text, double least, double most, bool open) {
+  char* end = nullptr;
+  const double value =
+      text.empty() || !std::isdigit(static_cast<unsigned char>(text[0])) ? -1 : std::strtod(text.c_str(), &end);
+  if (end == nullptr || *end != '\0' || !(open ? value > least : value >= least) || !(value <= most))
+    refuse_value(option, text, fmt::format("a number {} {} and up to {}", open ? "above" : "of at least", least, most));
+  return value;
+}
+
 CLI::Option* add_number(CLI::App& command, const std::string& name, num& value, const std::string& help, num least,
                         num most) {
   const auto read = [name, &value, least, most](const std::string& text) {
@@ -102,8 +107,10 @@ void add_common(CLI::App& command, session& s) {
       "seconds that a rank may wait for another (default 60)", "S");
 }
 
-void add_plan(CLI::App& command, plan_options& o) {
-  command.add_option("--plan", o.plan, "the plan, such as pp=2,cp=2/ring/zigzag,tp=2/sp")->required()->type_name("P");
+void add_plan(CLI::App& command, plan_options& o, bool required) {
+  command.add_option("--plan", o.plan, "the plan, such as pp=2,cp=2/ring/zigzag,tp=2/sp")
+      ->required(required)
+      ->type_name("P");
   add_number(command, "--world", o.world, "how many ranks there are; a degree * of the plan follows from it");
 }
 
@@ -118,6 +125,24 @@ void batch_options::add_sizes(CLI::App& command) {
 
 void batch_options::add_micro_batches(CLI::App& command) {
   add_number(command, "--micro-batches", batch.micro_batches, "micro-batches (default: pp)");
+}
+
+void training_options::add_gradients(CLI::App& command, const std::string& help) {
+  command.add_flag("--gradients", gradients, help);
+}
+
+void training_options::add_steps(CLI::App& command, const std::string& help) {
+  CLI::Option* count = add_number(command, "--steps", steps, help);
+  add_text(
+      command, "--learning-rate",
+      [this](const std::string& text) { optimizer.learning_rate = real_number("--learning-rate", text, 0, 1, true); },
+      fmt::format("of the steps (default {})", optimizer.learning_rate), "X")
+      ->needs(count);
+  add_text(
+      command, "--weight-decay",
+      [this](const std::string& text) { optimizer.weight_decay = real_number("--weight-decay", text, 0, 1, false); },
+      fmt::format("of every parameter (default {})", optimizer.weight_decay), "X")
+      ->needs(count);
 }
 
 plan_spec read_plan(const plan_options& o) {

@@ -8,8 +8,10 @@
 
 #include "runtime/checkpoint/atomic_file.hpp"
 #include "runtime/checkpoint/safetensors_writer.hpp"
+#include "runtime/checkpoint/sharded_state.hpp"
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/threads_engine.hpp"
+#include "runtime/verify/compare.hpp"
 #include "runtime/verify/inputs.hpp"
 
 namespace shardplan::cli {
@@ -21,21 +23,43 @@ struct options {
   std::string checkpoint, inputs, output;
   plan_options plan;
   batch_options batch;
+  training_options training;
+  std::string save, resume;
 };
 
 /// Nothing is computed that could not be written.
 void require_writable(const std::string& path) { const atomic_file not_committed(path); }
 
+/// PREFIX.NAME for each parameter; their names.
+template <class T>
+json add_parameters(safetensors_writer& writer, const std::string& prefix, tensor_dtype type, const model_spec& model,
+                    std::map<std::string, std::vector<T>>& values) {
+  json names = json::array();
+  for (const auto& [name, shape] : parameter_shapes(model))
+    if (const auto found = values.find(name); found != values.end()) {
+      writer.add(prefix + name, type, shape, std::move(found->second));
+      names.push_back(prefix + name);
+    }
+  return names;
+}
+
 template <class T>
 outcome execute(const options& o, const common_options& common, const checkpoint& weights, const plan_spec& plan,
                 const batch_rows& rows) {
-  threads_run<T> run = run_on_threads<T>(weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}});
+  const training_options& training = o.training;
+  run_options how{training.gradients, training.steps, training.optimizer, o.resume, o.save, nullptr};
+  threads_run<T> run =
+      run_on_threads<T>(weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}, std::move(how)});
   gathered_result<T>& r = run.result;
   const tensor_dtype type = std::is_same_v<T, double> ? tensor_dtype::f64 : tensor_dtype::f32;
+  const model_spec& model = weights.config().spec;
   safetensors_writer writer;
+  json names{"logits", "token_loss", "loss"};
   writer.add("logits", type, {r.rows, r.length, r.vocab}, std::move(r.logits));
   writer.add("token_loss", type, {r.rows, r.length}, std::move(r.token_loss));
   writer.add("loss", type, {}, std::vector<double>{r.loss});
+  for (json& name : add_parameters(writer, "grad.", type, model, r.gradients)) names.push_back(std::move(name));
+  for (json& name : add_parameters(writer, "parameter.", type, model, r.parameters)) names.push_back(std::move(name));
   writer.write(o.output);
 
   outcome out;
@@ -47,9 +71,25 @@ outcome execute(const options& o, const common_options& common, const checkpoint
                   {"length", r.length},
                   {"loss", r.loss},
                   {"num_items", r.num_items},
-                  {"tensors", {"logits", "token_loss", "loss"}}};
+                  {"tensors", names}};
   out.text = fmt::format("plan    {}\nworld   {} threads\nloss    {:.9g} over {} labels\noutput  {}\n",
                          print_plan(plan).view(), world_size(plan), r.loss, r.num_items, o.output);
+  if (weights.config().output_router_logits) {
+    out.document["balance_loss"] = r.balance_loss;
+    out.text += fmt::format("balance {:.9g}, the load-balancing loss of the routers\n", r.balance_loss);
+  }
+  if (training.gradients || training.steps > 0) {
+    out.document["gradient_norm"] = r.gradient_norm;
+    out.text += fmt::format("norm    {:.9g}, of all gradients\n", r.gradient_norm);
+  }
+  if (training.steps > 0) {
+    out.document["step_losses"] = r.step_losses;
+    out.text += fmt::format("steps   {}, with losses {:.9g}\n", training.steps, fmt::join(r.step_losses, " "));
+  }
+  if (!o.save.empty()) {
+    out.document["saved"] = o.save;
+    out.text += fmt::format("saved   {}\n", o.save);
+  }
   return out;
 }
 
@@ -64,6 +104,7 @@ outcome run(const options& o, const common_options& common) {
   q.batch.length = rows.length;
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
   require_writable(o.output);
+  if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before threads start
   return type == dtype::f32 ? execute<float>(o, common, weights, plan, rows)
                             : execute<double>(o, common, weights, plan, rows);
 }
@@ -80,10 +121,17 @@ void add_run(CLI::App& app, session& s) {
   command.add_option("--inputs", o->inputs, "safetensors with input_ids or inputs_embeds, and labels and the like")
       ->required()
       ->type_name("FILE");
-  command.add_option("--output", o->output, "safetensors to write: logits, token_loss, loss")
+  command.add_option("--output", o->output, "safetensors to write: logits, token_loss, loss and what else is asked")
       ->required()
       ->type_name("FILE");
   o->batch.add_micro_batches(command);
+  o->training.add_gradients(command, "also write grad.NAME of every parameter");
+  o->training.add_steps(command, "so many AdamW steps on the same rows; also write parameter.NAME after them");
+  command.add_option("--save", o->save, "write the state of the training, sharded, below this directory")
+      ->type_name("DIR")
+      ->needs(command.get_option("--steps"));
+  command.add_option("--resume", o->resume, "begin with the newest state below this directory, whatever plan wrote it")
+      ->type_name("DIR");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return run(*o, s.common); }; });
 }

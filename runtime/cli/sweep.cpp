@@ -14,6 +14,7 @@
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/threads_engine.hpp"
 #include "runtime/verify/inputs.hpp"
+#include "runtime/verify/ledger_comparison.hpp"
 #include "runtime/verify/report.hpp"
 
 namespace shardplan::cli {
@@ -24,6 +25,8 @@ using namespace runtime;
 struct options {
   std::string checkpoint;
   num world = 0, sample = 0;
+  training_options training;
+  bool ledger = false;
 };
 
 /// A bar on standard error, where that is a terminal.
@@ -54,10 +57,10 @@ class progress_bar {
 template <class T>
 class sweeper {
  public:
-  sweeper(const checkpoint& weights, num world, const common_options& common)
-      : weights_(weights), model_(weights), common_(common) {
+  sweeper(const checkpoint& weights, const options& o, const common_options& common)
+      : weights_(weights), model_(weights), options_(o), common_(common) {
     plan_spec widest;  // no degree divides this length, so that every cut pads
-    widest.cp = world;
+    widest.cp = o.world;
     length_ = complete_sizes(weights.config().spec, widest, {}).length;
   }
 
@@ -66,11 +69,19 @@ class sweeper {
     json wrong{{"plan", print_plan(choice.plan).view()}, {"micro_batches", choice.micro_batches}};
     try {
       const expectation& e = expected(choice);
-      const threads_run<T> run =
-          run_on_threads<T>(weights_, choice.plan, e.rows, {choice.micro_batches, common_.timeout, e.replay.choices});
+      run_options how;
+      how.gradients = options_.training.gradients;
+      const threads_run<T> run = run_on_threads<T>(weights_, choice.plan, e.rows,
+                                                   {choice.micro_batches, common_.timeout, e.replay.choices, how});
       const comparison c = compare(run.result, e.result, real_tokens(e.rows));
-      if (c.equal) return nullptr;
-      wrong["tensors"] = to_json(c);
+      if (!c.equal) wrong["tensors"] = different(c);
+      if (options_.ledger) {
+        const ledger_question sent{choice.micro_batches, sizeof(T), how.gradients, 0};
+        const ledger_comparison l = compare_ledgers(weights_, choice.plan, e.rows, sent, e.result, run.ledgers);
+        entries_ += l.recorded.calls;
+        if (!l.equal) wrong["ledger"] = {{"equal", false}, {"difference", l.difference}};
+      }
+      if (c.equal && !wrong.contains("ledger")) return nullptr;
     } catch (const engine_error& e) {
       engine_failed_ = true;
       wrong["error"] = {{"kind", "engine"}, {"message", e.what()}};
@@ -81,8 +92,17 @@ class sweeper {
   }
   bool engine_failed() const { return engine_failed_; }
   num length() const { return length_; }
+  num entries() const { return entries_; }  ///< lines of ledgers that were compared
 
  private:
+  static json different(const comparison& c) {
+    json out = json::array();
+    for (json& t : to_json(c))
+      if (!t["equal"]) out.push_back(std::move(t));
+    if (!c.note.empty()) out.push_back({{"name", "all"}, {"error", nullptr}, {"note", c.note}, {"equal", false}});
+    return out;
+  }
+
   struct expectation {
     batch_rows rows;
     baseline_result<T> result;
@@ -97,28 +117,37 @@ class sweeper {
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
     expectation e;
     e.rows = random_rows(weights_.config().spec, {}, {length_, rows, 1, {}}, static_cast<std::uint64_t>(common_.seed));
-    e.result = model_.forward(e.rows, micro_batches_of_rows(choice.plan, rows, micro));
+    baseline_options how;
+    how.gradients = options_.training.gradients;
+    e.result = model_.compute(e.rows, micro_batches_of_rows(choice.plan, rows, micro), how);
     e.replay = choices_to_replay(e.result, replay_margin<T>);
     return known_.emplace(key, std::move(e)).first->second;
   }
 
   checkpoint weights_;
   baseline<T> model_;
+  options options_;
   common_options common_;
-  num length_ = 0;
+  num length_ = 0, entries_ = 0;
   std::map<std::array<num, 3>, expectation> known_;  // by rows, data shards, micro-batches
   bool engine_failed_ = false;
 };
 
 std::string failed_text(const json& wrong) {
+  constexpr std::size_t shown = 8;
   std::string why;
   if (wrong.contains("error")) why = wrong["error"]["message"];
-  for (const json& t : wrong.value("tensors", json::array()))
-    if (!t["equal"])
+  if (wrong.contains("ledger")) why = "ledger: " + wrong["ledger"]["difference"].get<std::string>();
+  const json tensors = wrong.value("tensors", json::array());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const json& t = tensors[i];
+    if (i < shown)
       why += fmt::format("{}{} {}", why.empty() ? "" : ", ", t["name"].get<std::string>(),
                          t.contains("note")     ? t["note"].get<std::string>()
                          : t["error"].is_null() ? "not finite"
                                                 : fmt::format("{:.2e}", t["error"].get<double>()));
+  }
+  if (tensors.size() > shown) why += fmt::format(" and {} more", tensors.size() - shown);
   return fmt::format("  {} with {} micro-batches: {}\n", wrong["plan"].get<std::string>(),
                      wrong["micro_batches"].get<num>(), why);
 }
@@ -133,7 +162,7 @@ outcome execute(const options& o, const common_options& common, const checkpoint
                                              ? sample_legal_plans(model, o.world, static_cast<std::size_t>(o.sample),
                                                                   static_cast<std::uint64_t>(common.seed), search)
                                              : every_legal_plan(model, o.world, search) | ::ranges::to<std::vector>();
-  sweeper<T> sweep(weights, o.world, common);
+  sweeper<T> sweep(weights, o, common);
   json failed = json::array();
   {
     progress_bar bar(plans.size());
@@ -154,6 +183,8 @@ outcome execute(const options& o, const common_options& common, const checkpoint
       {"world", o.world},    {"plans", plans.size()},    {"equal", equal},
       {"failed", failed},    {"sampled", o.sample != 0}, {"dtype", name_of(common.dtype.value_or(dtype::f64))},
       {"seed", common.seed}, {"length", sweep.length()}, {"seconds", seconds}};
+  out.document["gradients"] = o.training.gradients;
+  if (o.ledger) out.document["ledger"] = {{"entries", sweep.entries()}};
   if (!failed.empty()) out.text = "failed\n";
   for (const json& wrong : failed) out.text += failed_text(wrong);
   out.text += fmt::format("world {}: {} {}legal plans, {} equal, {} failed, {:.1f} s\n", o.world, plans.size(),
@@ -180,6 +211,8 @@ void add_sweep(CLI::App& app, session& s) {
       ->required()
       ->type_name("DIR");
   add_number(command, "--world", o->world, "number of ranks", 1, max_thread_ranks)->required();
+  o->training.add_gradients(command, "also compare every gradient");
+  command.add_flag("--ledger", o->ledger, "also compare what every rank sends with what the plan predicts");
   add_number(command, "--sample", o->sample, "so many of the plans, chosen by --seed");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return sweep(*o, s.common); }; });

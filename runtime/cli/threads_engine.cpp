@@ -20,6 +20,7 @@ struct shared_run {
   num micro_batches;
   batch_rows rows;
   expert_choices replay;
+  run_options how;
   gathered_result<T> result;
 };
 
@@ -51,13 +52,13 @@ threads_run<T> run_on_threads(const checkpoint& weights, const plan_spec& plan, 
     throw engine_error(fmt::format("the engine threads carries at most {} ranks, not {}", max_thread_ranks, world));
 
   const num micro_batches = options.micro_batches == 0 ? plan.pp : options.micro_batches;
-  const auto shared =
-      std::make_shared<shared_run<T>>(shared_run<T>{weights, plan, micro_batches, rows, options.replay, {}});
+  const auto shared = std::make_shared<shared_run<T>>(
+      shared_run<T>{weights, plan, micro_batches, rows, options.replay, options.run, {}});
   std::vector<recorder> ledgers = run(world, options.timeout, [shared](thread_communicator& comm) {
     const num each = shared->rows.rows / num_data_shards(shared->plan);
     const auto load = [&](num rank) { return select_rows(shared->rows, data_index(shared->plan, rank) * each, each); };
-    run_options how;
-    if (!shared->replay.experts.empty()) how.replay = &shared->replay;
+    run_options how = shared->how;
+    how.replay = shared->replay.experts.empty() ? nullptr : &shared->replay;
     gathered_result<T> result = run_sharded<T>(comm, shared->weights, shared->plan, shared->micro_batches, load, how);
     if (comm.rank() == 0) shared->result = std::move(result);
   });

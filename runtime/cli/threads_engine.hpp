@@ -25,6 +25,7 @@ struct threads_options {
   num micro_batches = 0;                     ///< 0: as many as pipeline stages' ranks
   std::chrono::milliseconds timeout{60000};  ///< of each single wait for another rank
   expert_choices replay{};                   ///< none when empty
+  run_options run{};                         ///< what else to compute; `replay` stands above
 };
 
 template <class T>

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// shardplan verify: executes a plan and compares every tensor with the one-rank baseline.
+// shardplan verify: executes a plan and compares every tensor with the one-rank baseline; and with it what another
+// framework computed.
 #include <fmt/format.h>
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <shardplan/plan_text.hpp>
 
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/threads_engine.hpp"
+#include "runtime/verify/foreign.hpp"
 #include "runtime/verify/inputs.hpp"
+#include "runtime/verify/ledger_comparison.hpp"
 #include "runtime/verify/report.hpp"
 
 namespace shardplan::cli {
@@ -18,10 +22,14 @@ namespace {
 using namespace runtime;
 
 struct options {
-  std::string checkpoint, inputs;
+  std::string checkpoint, inputs, against;
   plan_options plan;
   batch_options batch;
+  training_options training;
+  bool ledger = false;
   std::optional<double> tolerance;
+
+  bool has_plan() const { return !plan.plan.empty(); }
 };
 
 double read_tolerance(const std::string& text) {
@@ -32,45 +40,159 @@ double read_tolerance(const std::string& text) {
   return value;
 }
 
-template <class T>
-outcome execute(const options& o, const common_options& common, const checkpoint& weights, const question& q,
-                const batch_rows& rows) {
-  const plan_spec& plan = q.plan;
-  const num micro = micro_batches(plan, q.batch), padded_to = padded(q);
-  const baseline_result<T> expected = baseline<T>(weights).forward(rows, micro_batches_of_rows(plan, rows.rows, micro));
-  replayed_choices replay = choices_to_replay(expected, replay_margin<T>);
-  const threads_run<T> run =
-      run_on_threads<T>(weights, plan, rows, {q.batch.micro_batches, common.timeout, std::move(replay.choices)});
-  const comparison c = compare(run.result, expected, real_tokens(rows), o.tolerance);
+/// Everything that one invocation is about.
+struct task {
+  const options& o;
+  const common_options& common;
+  const checkpoint& weights;
+  question q;
+  batch_rows rows;
+  std::optional<foreign_results> foreign;
 
-  const std::string_view type = name_of(common.dtype.value_or(dtype::f64));
-  outcome out;
-  out.exit_code = c.equal ? 0 : plan_error::exit_code;
-  out.document = {
-      {"equal", c.equal},  {"plan", print_plan(plan).view()}, {"world", world_size(plan)}, {"dtype", type},
-      {"rows", rows.rows}, {"length", rows.length},           {"micro_batches", micro},    {"tensors", to_json(c)}};
-  if (padded_to != 0) out.document["padded"] = padded_to;
-  if (o.inputs.empty()) out.document["seed"] = common.seed;
+  num micro() const { return micro_batches(q.plan, q.batch); }
+  std::string_view type() const { return name_of(common.dtype.value_or(dtype::f64)); }
+};
+
+/// What was computed on what.
+void describe(const task& t, outcome& out) {
+  const num padded_to = padded(t.q), rows = t.rows.rows;
+  const std::string from = t.o.inputs.empty() ? fmt::format("seed {}", t.common.seed) : "from " + t.o.inputs;
+  out.document = {{"equal", false}, {"plan", nullptr},         {"world", nullptr},        {"dtype", t.type()},
+                  {"rows", rows},   {"length", t.rows.length}, {"tensors", json::array()}};
+  std::string cut;
+  if (t.o.has_plan()) {
+    const plan_spec& plan = t.q.plan;
+    out.document["plan"] = print_plan(plan).view();
+    out.document["world"] = world_size(plan);
+    out.document["micro_batches"] = t.micro();
+    if (padded_to != 0) out.document["padded"] = padded_to;
+    out.text = fmt::format("plan      {}\nworld     {} threads\n", print_plan(plan).view(), world_size(plan));
+    cut = fmt::format("{}, {} micro-batch{}", padded_to != 0 ? fmt::format(" (padded to {})", padded_to) : "",
+                      t.micro(), t.micro() == 1 ? "" : "es");
+  }
+  if (t.o.inputs.empty()) out.document["seed"] = t.common.seed;
+  out.text +=
+      fmt::format("inputs    {} {} of {} tokens{}, {}\n", rows, rows == 1 ? "row" : "rows", t.rows.length, cut, from);
+  if (t.o.training.steps == 0) return;
+  const adamw_options& a = t.o.training.optimizer;
+  out.document["steps"] = t.o.training.steps;
+  out.document["learning_rate"] = a.learning_rate;
+  out.document["weight_decay"] = a.weight_decay;
+  out.text += fmt::format("steps     {} of AdamW, learning rate {}, weight decay {}\n", t.o.training.steps,
+                          a.learning_rate, a.weight_decay);
+}
+
+/// How many values of parameters are too close to rounding to be compared after steps.
+template <class T>
+std::pair<num, num> unsteady(const baseline_result<T>& expected) {
+  std::pair<num, num> out{0, 0};
+  for (const auto& [name, steady] : expected.steady) {
+    out.first += std::count(steady.begin(), steady.end(), 0);
+    out.second += static_cast<num>(steady.size());
+  }
+  return out;
+}
+
+/// Executes the plan and compares; whether all was equal.
+template <class T>
+bool verify_plan(const task& t, const baseline_result<T>& expected, bool gradients, outcome& out) {
+  const plan_spec& plan = t.q.plan;
+  const training_options& training = t.o.training;
+  // What is replayed stays the same over all steps, while the baseline may choose otherwise after the first.
+  replayed_choices replay;
+  if (training.steps <= 1) replay = choices_to_replay(expected, replay_margin<T>);
+  run_options how{gradients, training.steps, training.optimizer, {}, {}, nullptr};
+  const threads_run<T> run = run_on_threads<T>(
+      t.weights, plan, t.rows, {t.q.batch.micro_batches, t.common.timeout, std::move(replay.choices), std::move(how)});
+  comparison c = compare(run.result, expected, real_tokens(t.rows), t.o.tolerance);
+  set_shapes(c, t.weights.config().spec);
+
+  out.document["tensors"] = to_json(c);
   if (!c.note.empty()) out.document["note"] = c.note;
-  out.text =
-      fmt::format("plan      {}\nworld     {} threads\ninputs    {} {} of {} tokens{}, {} micro-batch{}, {}\n",
-                  print_plan(plan).view(), world_size(plan), rows.rows, rows.rows == 1 ? "row" : "rows", rows.length,
-                  padded_to != 0 ? fmt::format(" (padded to {})", padded_to) : "", micro, micro == 1 ? "" : "es",
-                  o.inputs.empty() ? fmt::format("seed {}", common.seed) : "from " + o.inputs);
-  if (replay_margin < T >> 0) {
+  if (replay_margin < T >> 0 && training.steps <= 1) {
     out.document["replayed"] = {{"margin", replay_margin<T>}, {"choices", replay.tokens}, {"of", replay.total}};
     out.text += fmt::format("replayed  {} of {} choices of experts, of which the margin is below {:.0e}\n",
                             replay.tokens, replay.total, replay_margin<T>);
   }
-  out.text +=
-      fmt::format("\n{}\n{}: {} ranks {} what one rank computes ({})\n", to_table(c), c.equal ? "equal" : "NOT EQUAL",
-                  world_size(plan), c.equal ? "compute" : "do not compute", type);
+  out.text += "\n" + to_table(c);
+  bool equal = c.equal;
+  if (t.o.ledger) {
+    const ledger_question sent{t.micro(), sizeof(T), gradients, training.steps};
+    const ledger_comparison l = compare_ledgers(t.weights, plan, t.rows, sent, expected, run.ledgers);
+    out.document["ledger"] = to_json(l);
+    out.text += "\n" + to_text(l);
+    equal = equal && l.equal;
+  }
+  out.text += fmt::format("\n{}: {} ranks {} what one rank computes ({})\n", c.equal ? "equal" : "NOT EQUAL",
+                          world_size(plan), c.equal ? "compute" : "do not compute", t.type());
+  return equal;
+}
+
+/// Compares what the file holds; whether all was equal.
+template <class T>
+bool verify_foreign(const task& t, const baseline_result<T>& expected, outcome& out) {
+  constexpr double close_margin = 1e-4;  // below it, rounding in f32 may choose another expert
+  const foreign_results& file = *t.foreign;
+  const comparison c = compare_foreign(file, expected, t.rows, t.o.tolerance);
+  const replayed_choices close = choices_to_replay(expected, close_margin);
+  json document{{"file", file.file},
+                {"equal", c.equal},
+                {"tensors", to_json(c)},
+                {"missing", file.missing},
+                {"close_choices", close.tokens}};
+  if (!c.note.empty()) document["note"] = c.note;
+  out.document["against"] = std::move(document);
+  out.text += "\n" + to_table(c);
+  if (!file.missing.empty())
+    out.text += fmt::format("the file has no {}{}\n", file.missing.front(),
+                            file.missing.size() > 1 ? fmt::format(" and {} more", file.missing.size() - 1) : "");
+  if (!c.equal && close.tokens > 0)
+    out.text += fmt::format("{} of {} choices of experts have a margin below {:.0e}: rounding may have changed them\n",
+                            close.tokens, close.total, close_margin);
+  out.text += fmt::format("\n{}: {} {} what one rank computes ({})\n", c.equal ? "equal" : "NOT EQUAL", file.file,
+                          c.equal ? "holds" : "does not hold", t.type());
+  return c.equal;
+}
+
+template <class T>
+outcome execute(const task& t) {
+  const training_options& training = t.o.training;
+  baseline_options how;
+  how.gradients = training.gradients || (t.foreign && t.foreign->gradients);
+  how.parameters = training.steps > 0 || (t.foreign && t.foreign->parameters);
+  how.steps = training.steps, how.optimizer = training.optimizer;
+  std::vector<num> groups;
+  if (t.o.has_plan()) groups = micro_batches_of_rows(t.q.plan, t.rows.rows, t.micro());
+  const baseline_result<T> expected = baseline<T>(t.weights).compute(t.rows, std::move(groups), how);
+
+  outcome out;
+  describe(t, out);
+  if (training.steps > 0 && (t.foreign || std::is_same_v<T, float>)) {
+    const auto [left_out, all] = unsteady(expected);
+    out.document["parameters_left_out"] = left_out;
+    out.text += fmt::format("left out  {} of {} values of parameters, whose gradient is below {:.0e} of the largest\n",
+                            left_out, all, steady_share);
+  }
+  bool equal = true;
+  if (t.o.has_plan()) equal = verify_plan(t, expected, how.gradients, out) && equal;
+  if (t.foreign) equal = verify_foreign(t, expected, out) && equal;
+  out.document["equal"] = equal;
+  out.exit_code = equal ? 0 : plan_error::exit_code;
   return out;
 }
 
+void require_possible(const options& o) {
+  if (!o.has_plan() && o.against.empty())
+    throw input_error("--plan is required, unless a file is compared (--against)");
+  if (!o.against.empty() && o.inputs.empty())
+    throw input_error("--against: --inputs must say on which rows the file was computed");
+  if (!o.has_plan() && o.ledger) throw input_error("--ledger: needs a --plan, whose ranks send something");
+}
+
 outcome verify(const options& o, const common_options& common) {
+  require_possible(o);
   question q;
-  q.plan = read_plan(o.plan);
+  if (o.has_plan()) q.plan = read_plan(o.plan);
   const dtype type = cpu_dtype(common);
   require_engine(common);
   const checkpoint weights = checkpoint::open(o.checkpoint);
@@ -92,8 +214,9 @@ outcome verify(const options& o, const common_options& common) {
     q.batch.rows = rows.rows;
     q.batch.length = rows.length;
   }
-  return type == dtype::f32 ? execute<float>(o, common, weights, q, rows)
-                            : execute<double>(o, common, weights, q, rows);
+  task t{o, common, weights, q, std::move(rows), {}};
+  if (!o.against.empty()) t.foreign = foreign_results::read(o.against, weights.config(), t.rows);
+  return type == dtype::f32 ? execute<float>(t) : execute<double>(t);
 }
 
 }  // namespace
@@ -104,7 +227,7 @@ void add_verify(CLI::App& app, session& s) {
   command.add_option("--checkpoint", o->checkpoint, "a directory with config.json and safetensors")
       ->required()
       ->type_name("DIR");
-  add_plan(command, o->plan);
+  add_plan(command, o->plan, false);
   CLI::Option* inputs =
       command.add_option("--inputs", o->inputs, "safetensors with input_ids or inputs_embeds, labels and the like")
           ->type_name("FILE");
@@ -116,6 +239,13 @@ void add_verify(CLI::App& app, session& s) {
           "--tolerance", [o](const std::string& text) { o->tolerance = read_tolerance(text); },
           "limit of the error, instead of that of the type")
       ->type_name("X");
+  o->training.add_gradients(command, "also compare every gradient, and their norm");
+  o->training.add_steps(command, "so many AdamW steps on the same rows; also compare every parameter after them");
+  command.add_flag("--ledger", o->ledger, "also compare what every rank sends with what the plan predicts");
+  command
+      .add_option("--against", o->against,
+                  "compare with the baseline what another framework computed: safetensors as run writes them")
+      ->type_name("FILE");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return verify(*o, s.common); }; });
 }

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <shardplan/parameters.hpp>
 
 namespace shardplan::runtime {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+
+constexpr std::string_view prefixes[] = {"grad.", "parameter."};
 
 template <class T>
 std::string not_finite(std::string_view whose, std::span<const T> values) {
@@ -18,18 +21,49 @@ std::string not_finite(std::string_view whose, std::span<const T> values) {
   return at == values.end() ? "" : fmt::format("{} value {} is {}", whose, at - values.begin(), *at);
 }
 
+/// Every tensor of either side, by name: one that a side has not is not equal.
+template <class T>
+void compare_named(comparison& out, std::string_view prefix, const std::map<std::string, std::vector<T>>& ours,
+                   const std::map<std::string, std::vector<T>>& theirs, double limit, double zero_limit,
+                   const std::map<std::string, std::vector<char>>& counts = {}) {
+  const auto counts_of = [&](const std::string& name) {
+    const auto found = counts.find(name);
+    return found == counts.end() ? std::span<const char>() : std::span<const char>(found->second);
+  };
+  const auto missing = [&](const std::string& name, std::string_view whose) {
+    out.tensors.push_back(
+        {std::string(prefix) + name, {}, infinity, limit, false, fmt::format("{} has none", whose), {}});
+  };
+  for (const auto& [name, values] : theirs)
+    if (const auto found = ours.find(name); found == ours.end())
+      missing(name, "the plan");
+    else
+      out.tensors.push_back(compare_tensor<T>(std::string(prefix) + name, {static_cast<num>(values.size())},
+                                              found->second, values, limit, counts_of(name), 1, zero_limit));
+  for (const auto& [name, values] : ours)
+    if (theirs.count(name) == 0) missing(name, "the baseline");
+}
+
 }  // namespace
+
+template <class T>
+double largest_of(const std::map<std::string, std::vector<T>>& tensors) {
+  double largest = 0;
+  for (const auto& [name, values] : tensors)
+    for (T v : values) largest = std::max(largest, std::abs(static_cast<double>(v)));
+  return largest;
+}
 
 template <class T>
 tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::span<const T> ours,
                                  std::span<const T> theirs, double limit, std::span<const char> counts, num width,
-                                 double zero_limit) {
-  tensor_comparison out{std::move(name), std::move(shape), infinity, limit, false, {}};
+                                 double zero_limit, std::string_view whose) {
+  tensor_comparison out{std::move(name), std::move(shape), infinity, limit, false, {}, {}};
   if (ours.size() != theirs.size()) {
     out.note = fmt::format("{} values, but the baseline has {}", ours.size(), theirs.size());
     return out;
   }
-  out.note = not_finite("the plan's", ours);
+  out.note = not_finite(whose, ours);
   if (out.note.empty()) out.note = not_finite("the baseline's", theirs);
   if (!out.note.empty()) return out;
 
@@ -60,16 +94,51 @@ comparison compare(const gathered_result<T>& ours, const baseline_result<T>& the
   out.tensors.push_back(compare_tensor<T>("token_loss", rows, ours.token_loss, theirs.token_loss, limit, real));
   out.tensors.push_back(compare_tensor<double>("loss", {}, {&ours.loss, 1}, {&theirs.loss, 1}, limit));
   out.tensors.push_back(compare_tensor<double>("num_items", {}, {&our_items, 1}, {&their_items, 1}, 0));
+  const double wide = given_limit.value_or(gradient_limit<T>);
+  const auto add_number = [&](const char* name, const double& a, const double& b, double most) {
+    out.tensors.push_back(compare_tensor<double>(name, {}, {&a, 1}, {&b, 1}, most));
+  };
+  if (theirs.has_balance_loss) add_number("balance_loss", ours.balance_loss, theirs.balance_loss, limit);
+  if (!theirs.step_losses.empty())
+    out.tensors.push_back(compare_tensor<double>("step_losses", {static_cast<num>(theirs.step_losses.size())},
+                                                 ours.step_losses, theirs.step_losses, wide));
+  const bool trained = !theirs.gradients.empty() || !theirs.step_losses.empty();
+  if (trained) add_number("gradient_norm", ours.gradient_norm, theirs.gradient_norm, wide);
+  const double zero_limit = zero_share * largest_of(theirs.gradients);
+  if (!theirs.gradients.empty()) compare_named(out, prefixes[0], ours.gradients, theirs.gradients, wide, zero_limit);
+  if (!theirs.step_losses.empty())
+    compare_named(out, prefixes[1], ours.parameters, theirs.parameters, wide, 0,
+                  std::is_same_v<T, double> ? std::map<std::string, std::vector<char>>{} : theirs.steady);
   out.equal = std::all_of(out.tensors.begin(), out.tensors.end(), [](const auto& t) { return t.equal; });
 
   const auto zero = [](const auto& values) {
     return std::all_of(values.begin(), values.end(), [](T v) { return v == 0; });
   };
-  if (out.equal && theirs.num_items > 0 && zero(theirs.logits) && zero(theirs.token_loss)) {
+  const auto nothing = [&](const char* what) {
     out.equal = false;
-    out.note = "every output of the baseline is zero: nothing was compared";
-  }
+    out.note = fmt::format("every {} of the baseline is zero: nothing was compared", what);
+  };
+  if (!out.equal || theirs.num_items == 0) return out;
+  if (zero(theirs.logits) && zero(theirs.token_loss)) nothing("output");
+  if (trained && theirs.gradient_norm == 0) nothing("gradient");
   return out;
+}
+
+std::map<std::string, std::vector<num>> parameter_shapes(const model_spec& model) {
+  std::map<std::string, std::vector<num>> out;
+  for_each_parameter(model, [&](const parameter& p) {
+    out[std::string(name_of(p).view())] = {p.shape.begin(), p.shape.end()};
+  });
+  return out;
+}
+
+void set_shapes(comparison& c, const model_spec& model) {
+  const auto shapes = parameter_shapes(model);
+  for (tensor_comparison& t : c.tensors)
+    for (std::string_view prefix : prefixes)
+      if (t.name.starts_with(prefix))
+        if (const auto found = shapes.find(t.name.substr(prefix.size())); found != shapes.end())
+          t.shape = found->second;
 }
 
 template <class T>
@@ -92,8 +161,9 @@ replayed_choices choices_to_replay(const baseline_result<T>& theirs, double marg
 }
 
 #define SHARDPLAN_FOR_TYPE(T)                                                                                      \
+  template double largest_of(const std::map<std::string, std::vector<T>>&);                                        \
   template tensor_comparison compare_tensor(std::string, std::vector<num>, std::span<const T>, std::span<const T>, \
-                                            double, std::span<const char>, num, double);                           \
+                                            double, std::span<const char>, num, double, std::string_view);         \
   template comparison compare(const gathered_result<T>&, const baseline_result<T>&, std::span<const char>,         \
                               std::optional<double>);                                                              \
   template replayed_choices choices_to_replay(const baseline_result<T>&, double)

@@ -3,7 +3,9 @@
 #ifndef SHARDPLAN_RUNTIME_VERIFY_COMPARE_HPP
 #define SHARDPLAN_RUNTIME_VERIFY_COMPARE_HPP
 
+#include <map>
 #include <optional>
+#include <shardplan/model.hpp>
 #include <string>
 #include <type_traits>
 
@@ -16,13 +18,26 @@ namespace shardplan::runtime {
 template <class T>
 inline constexpr double output_limit = std::is_same_v<T, double> ? 1e-10 : 2e-5;
 
+/// The same of a gradient, and of a parameter after steps.
+template <class T>
+inline constexpr double gradient_limit = std::is_same_v<T, double> ? 1e-10 : 1e-4;
+
+/// Where all of the baseline's gradient is zero (an expert without tokens), the other side reaches at most this share
+/// of the largest gradient.
+inline constexpr double zero_share = 1e-10;
+
+/// max|x| over all tensors.
+template <class T>
+double largest_of(const std::map<std::string, std::vector<T>>& tensors);
+
 struct tensor_comparison {
   std::string name;
   std::vector<num> shape;
   double error = 0;  ///< infinite where something is not a finite number, or the shapes differ
   double limit = 0;
   bool equal = false;
-  std::string note;  ///< why not, where the error alone does not say it
+  std::string note;                ///< why not, where the error alone does not say it
+  std::optional<double> factor{};  ///< by which all of it is off, where there is one
 };
 
 struct comparison {
@@ -33,17 +48,24 @@ struct comparison {
 
 /// Compares values over the places where `counts` is not 0 (everywhere when it is empty); `counts` has one entry for
 /// every `width` values. A value that is not finite fails wherever it stands. Where all of `theirs` is zero, `ours` may
-/// reach `zero_limit`.
+/// reach `zero_limit`. `whose` ours are, for the note.
 template <class T>
 tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::span<const T> ours,
                                  std::span<const T> theirs, double limit, std::span<const char> counts = {},
-                                 num width = 1, double zero_limit = 0);
+                                 num width = 1, double zero_limit = 0, std::string_view whose = "the plan's");
 
-/// Compares all outputs. `real` as from real_tokens(); `limit` instead of output_limit<T>, if given. Results in which
-/// nothing is different from zero are not equal, unless there was nothing to predict.
+/// Compares all outputs, and what the baseline has beside them: gradients as grad.NAME, parameters after steps as
+/// parameter.NAME, in single precision where they are steady. `real` as from real_tokens(); `limit` instead of those of
+/// the type, if given. Results in which nothing is different from zero are not equal, unless there was nothing to
+/// predict.
 template <class T>
 comparison compare(const gathered_result<T>& ours, const baseline_result<T>& theirs, std::span<const char> real,
                    std::optional<double> limit = {});
+
+/// Shapes of the parameters of a model, by name.
+std::map<std::string, std::vector<num>> parameter_shapes(const model_spec& model);
+/// Gives the tensors of parameters in `c` their shapes.
+void set_shapes(comparison& c, const model_spec& model);
 
 // ---- top-k is discontinuous
 

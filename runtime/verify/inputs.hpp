@@ -8,6 +8,8 @@
 #include <shardplan/batch.hpp>
 #include <shardplan/model.hpp>
 #include <shardplan/plan.hpp>
+#include <string_view>
+#include <vector>
 
 #include "runtime/sharded/batch_rows.hpp"
 
@@ -15,9 +17,13 @@ namespace shardplan::runtime {
 
 /// Reads `input_ids` (B, S) or `inputs_embeds` (B, S, H), and what there is of `labels`, `shift_labels`,
 /// `attention_mask` and `position_ids` (B, S), the last also as (1, S) for every row, from a safetensors file; integers
-/// and reals of any width. As in transformers, shift_labels go before labels. Results that stand in the same file
-/// (logits, token_loss, loss, compare_mask, grad.NAME) are passed over.
+/// and reals of any width. As in transformers, shift_labels go before labels. Results that stand in the same file (what
+/// is_result_name says) are passed over.
+/// `cu_seq_lens`, also `cu_seq_lens_q` and `cu_seq_lens_k`: where documents begin and end, 0 to rows * length, over the
+/// rows one after another. They become position_ids, or agree with those that are given.
 /// Throws input_error naming file, tensor and value: another tensor, another shape, a value that the model has not.
+bool is_input_name(std::string_view name);
+bool is_result_name(std::string_view name);  ///< logits, token_loss, loss, compare_mask, grad.NAME, ...
 batch_rows read_inputs(const std::filesystem::path& file, const model_spec& model);
 
 /// What to make up; 0 and an empty list leave it to `random_rows`.

@@ -10,7 +10,8 @@
 
 namespace shardplan::runtime {
 
-/// One line per tensor under a heading, in aligned columns; then what else there is to say.
+/// One line per tensor under a heading, in aligned columns; of gradients, and of parameters, only the worst ten, worst
+/// first, and one line for all of them. Then what else there is to say.
 std::string to_table(const comparison& c);
 
 /// [{"name", "shape", "error", "limit", "equal"}], with "note" where there is one. An infinite error is null.

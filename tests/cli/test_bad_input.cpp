@@ -139,6 +139,10 @@ TEST_CASE("inputs that do not fit the model or each other") {
   check_inputs("labels", {1, 5}, {1, 2, 3, 4, 5}, {"in.safetensors", "labels", "[1, 4]", "[1, 5]"});
   check_inputs("position_ids", {4}, {1, 2, 3, 4}, {"in.safetensors", "position_ids", "[1, 4]", "[4]"});
   check_inputs("attention_mask", {1, 4}, {1, 2, 1, 1}, {"in.safetensors", "attention_mask[0][1]", "2"});
+  check_inputs("cu_seq_lens_q", {3}, {0, 2, 5}, {"in.safetensors", "cu_seq_lens_q[2]", "4", "5"});
+  check_inputs("cu_seq_lens", {4}, {0, 2, 2, 4}, {"in.safetensors", "cu_seq_lens[2]", "2"});
+  check_inputs("cu_seq_lens", {2}, {1, 4}, {"in.safetensors", "cu_seq_lens[0]", "1"});
+  check_inputs("cu_seq_lens", {1, 3}, {0, 2, 4}, {"in.safetensors", "cu_seq_lens", "[1, 3]"});
   check_inputs("input_idx", {1, 4}, {1, 2, 3, 4}, {"in.safetensors", "input_idx"});
   check_inputs("labels", {1, 4}, {1, 2, 3, 4}, {"in.safetensors", "input_ids"}, false);
   check_inputs("input_ids", {1, 4}, {1, 2, 3, 1000}, {"in.safetensors", "input_ids[0][3]", "1000"}, false);

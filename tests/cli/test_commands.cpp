@@ -172,6 +172,6 @@ TEST_CASE("sweep: every legal plan of two ranks, or a sample") {
 
 TEST_CASE("help and version are no failure") {
   CHECK(shardplan("--help").exit_code == 0);
-  CHECK(says(shardplan("verify --help").out, {"--checkpoint", "--documents", "--timeout"}));
+  CHECK(says(shardplan("verify --help").out, {"--checkpoint", "--documents", "--timeout", "--against", "--ledger"}));
   CHECK(says(shardplan("--version").out, {"shardplan "}));
 }

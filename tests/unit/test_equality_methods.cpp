@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention and loss of a caller's own in place of the library's. Nothing of the library is changed for them.
+#include <atomic>
 #include <limits>
 
 #include "equality_helpers.hpp"
@@ -12,9 +13,12 @@ namespace {
 template <class T>
 class textbook_attention {
  public:
+  inline static std::atomic<num> forwards{0}, backwards{0};  ///< calls, by all ranks
+
   template <Communicator C>
   buffer<T> forward(const rank_view<C>& view, attention_inputs<T> x, std::span<const std::vector<token_places>> places,
                     num window) {
+    ++forwards;
     x_ = std::move(x);
     out_.assign(x_.q.size(), T{0});
     visit(view, places, window, [&](const pair_of_tokens& at, const std::vector<T>& p, num query, num head) {
@@ -28,6 +32,7 @@ class textbook_attention {
   template <Communicator C>
   attention_inputs<T> backward(const rank_view<C>& view, const buffer<T>& dout,
                                std::span<const std::vector<token_places>> places, num window) {
+    ++backwards;
     attention_inputs<T> d{buffer<T>(x_.q.size(), T{0}), buffer<T>(x_.k.size()), buffer<T>(x_.v.size())};
     buffer<T> dk(x_.k.size() * places.size(), T{0}), dv(dk.size(), T{0});
     visit(view, places, window, [&](const pair_of_tokens& at, const std::vector<T>& p, num query, num head) {
@@ -224,7 +229,12 @@ TEST_CASE("a caller's own attention and loss are used in place of the library's,
           "fsdp=2/zero2,tp=2", "dp_replicate=2,cp=2/ring/zigzag,ep=2/all_gather"}) {
       INFO(fixture, " ", std::string(text));
       const plan_spec plan = plan_for(model_of(fixture), text);
+      textbook_attention<double>::forwards = textbook_attention<double>::backwards = 0;
       const auto ours = run_plan<double, my_methods>(weights_of(fixture), plan, 1, shares_of(e.rows, plan));
+      // Numbers would not tell that it was used: they are the same.
+      const num calls = model_of(fixture).num_hidden_layers * world_size(plan) / plan.pp;
+      CHECK(textbook_attention<double>::forwards == calls);
+      CHECK(textbook_attention<double>::backwards == calls);
       differences d;
       const std::vector<char> real = real_tokens(e.rows);
       d.compare("logits", ours.logits, plain.result.logits, 1e-10, real, ours.vocab);

@@ -1,72 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs from files and seeds, the comparison, the replay of choices, and that a comparison notices what it should.
-#include <doctest/doctest.h>
-#include <stdlib.h>  // mkdtemp
+// Inputs from files and seeds.
+#include "verify_helpers.hpp"
 
-#include <algorithm>
-#include <filesystem>
-#include <limits>
-#include <shardplan/plan_text.hpp>
-#include <string>
-
-#include "runtime/checkpoint/safetensors_writer.hpp"
-#include "runtime/cli/threads_engine.hpp"
-#include "runtime/error.hpp"
-#include "runtime/verify/inputs.hpp"
-#include "runtime/verify/report.hpp"
-
-namespace {
-
-using namespace shardplan;
-using namespace shardplan::literals;
-using namespace shardplan::runtime;
-
-const std::filesystem::path data = SHARDPLAN_TEST_DATA;
-
-const checkpoint& tiny() {
-  static const checkpoint opened = checkpoint::open(data / "tiny");
-  return opened;
-}
-const model_spec& tiny_model() { return tiny().config().spec; }
-
-struct temporary_directory {
-  std::filesystem::path path;
-  temporary_directory() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardplan_verify_XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path = name;
-  }
-  ~temporary_directory() { std::filesystem::remove_all(path); }
-};
-
-/// What an input_error says; empty when there was none.
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const input_error& e) {
-    return e.what();
-  }
-  return "";
-}
-
-bool says(const std::string& text, std::initializer_list<const char*> words) {
-  for (const char* word : words)
-    if (text.find(word) == std::string::npos) {
-      MESSAGE("'" << text << "' does not say '" << word << "'");
-      return false;
-    }
-  return true;
-}
-
-template <class T>
-comparison run_and_compare(const char* plan, const batch_rows& ours, const batch_rows& theirs) {
-  const baseline_result<T> expected = baseline<T>(tiny()).forward(theirs);
-  const threads_run<T> run = run_on_threads<T>(tiny(), parse_plan(plan).plan, ours);
-  return compare(run.result, expected, real_tokens(theirs));
-}
-
-}  // namespace
+using namespace verify_test;
 
 TEST_CASE("random rows are the same for the same arguments, and others for another seed") {
   const plan_spec plan = "cp=2/ring"_plan;
@@ -199,119 +135,28 @@ TEST_CASE("what does not fit is refused by file, tensor and value") {
              {"inputs_embeds", "[1, 2, 32]", "[1, 2, 3]"}));
 }
 
-TEST_CASE("the error is relative to the largest value, over the places that count") {
-  const auto compared = [](std::vector<double> a, std::vector<double> b, std::vector<char> counts = {}, num width = 1,
-                           double zero_limit = 0) {
-    return compare_tensor<double>("x", {}, a, b, 1e-3, counts, width, zero_limit);
+TEST_CASE("cumulative lengths are documents: alone they make position_ids, beside them they agree") {
+  const temporary_directory folder;
+  const auto read = [&](std::vector<num> lengths, std::vector<num> positions, std::vector<num> mask = {}) {
+    safetensors_writer w;
+    w.add("input_ids", tensor_dtype::i64, {2, 4}, std::vector<num>{1, 2, 3, 4, 5, 6, 7, 8});
+    const auto count = static_cast<num>(lengths.size());
+    w.add("cu_seq_lens_q", tensor_dtype::i32, {count}, std::move(lengths));
+    if (!positions.empty()) w.add("position_ids", tensor_dtype::i64, {2, 4}, std::move(positions));
+    if (!mask.empty()) w.add("attention_mask", tensor_dtype::i64, {2, 4}, std::move(mask));
+    w.write(folder.path / "in.safetensors");
+    return read_inputs(folder.path / "in.safetensors", tiny_model());
   };
-  CHECK(compared({1, 2}, {1, 2}).equal);
-  CHECK(compared({1, 100}, {1.05, 100}).error == doctest::Approx(5e-4));
-  CHECK(compared({1, 100}, {1.05, 100}).equal);
-  CHECK_FALSE(compared({1, 100}, {1.2, 100}).equal);
-  CHECK(compared({1, 2, 9, 9}, {1, 2, 3, 4}, {1, 0}, 2).equal);
-  CHECK_FALSE(compared({1, 2, 9, 9}, {1, 2, 3, 4}, {1, 1}, 2).equal);
-  CHECK_FALSE(compared({1}, {1, 2}).equal);
-  CHECK(compared({0, 0}, {0, 0}).equal);
-  CHECK_FALSE(compared({1e-12, 0}, {0, 0}).equal);
-  CHECK(compared({1e-12, 0}, {0, 0}, {}, 1, 1e-11).equal);
-  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
-  CHECK_FALSE(compared({nan, 1}, {1, 1}).equal);
-  CHECK_FALSE(compared({1, 1}, {nan, 1}).equal);
-  CHECK_FALSE(compared({infinity}, {infinity}).equal);
-  CHECK_FALSE(compared({1, nan}, {1, 1}, {1, 0}).equal);  // anywhere
-}
-
-TEST_CASE("results in which nothing is different from zero are no match, unless there is nothing to predict") {
-  gathered_result<double> ours;
-  ours.rows = 1, ours.length = 2, ours.vocab = 3;
-  ours.logits.assign(6, 0), ours.token_loss.assign(2, 0);
-  baseline_result<double> theirs{1, 2, 3, ours.logits, ours.token_loss, 0, 1, {}};
-  ours.num_items = 1;
-  const std::vector<char> real(2, 1);
-  CHECK_FALSE(compare(ours, theirs, real).equal);
-  ours.num_items = theirs.num_items = 0;
-  CHECK(compare(ours, theirs, real).equal);
-  ours.num_items = 2;
-  CHECK_FALSE(compare(ours, theirs, real).equal);
-}
-
-TEST_CASE("a plan equals the baseline in both types, and the table says so") {
-  const batch_rows rows = random_rows(tiny_model(), "pp=2,cp=2/ring/zigzag,tp=2/sp"_plan, {}, 1);
-  const comparison f64 = run_and_compare<double>("pp=2,cp=2/ring/zigzag,tp=2/sp,ep=4", rows, rows);
-  CHECK(f64.equal);
-  CHECK(run_and_compare<float>("pp=2,cp=2/ring/zigzag,tp=2/sp,ep=4", rows, rows).equal);
-  const std::string table = to_table(f64);
-  CHECK(says(table, {"tensor", "logits", "[4, 13, 96]", "token_loss", "1e-10", "equal"}));
-  CHECK(table.find("DIFFERS") == std::string::npos);
-  const auto json = to_json(f64);
-  CHECK(json[0]["name"] == "logits");
-  CHECK(json[0]["equal"] == true);
-}
-
-TEST_CASE("a plan that ignored an input would differ") {
-  const batch_rows rows = random_rows(tiny_model(), "cp=2"_plan, {}, 1);
-  const auto differs = [&](auto change, const char* tensor) {
-    batch_rows changed = rows;
-    change(changed);
-    const comparison c = run_and_compare<double>("cp=2/ring", changed, rows);
-    CHECK_FALSE(c.equal);
-    return std::any_of(c.tensors.begin(), c.tensors.end(), [&](const auto& t) { return t.name == tensor && !t.equal; });
-  };
-  CHECK(differs([](batch_rows& b) { b.position_ids.clear(); }, "logits"));
-  CHECK(differs([](batch_rows& b) { b.attention_mask.clear(); }, "logits"));  // the gaps become documents
-  CHECK(differs([](batch_rows& b) { b.labels.clear(); }, "loss"));
-  CHECK(differs([](batch_rows& b) { b.labels[1] = (b.labels[1] + 1) % 96; }, "token_loss"));
-  CHECK(differs([](batch_rows& b) { b.input_ids[0] = (b.input_ids[0] + 1) % 96; }, "logits"));
-  CHECK(differs([](batch_rows& b) { b.attention_mask[0] = 0; }, "logits"));
-
-  const plan_spec plan = "cp=2"_plan;
-  const batch_rows packed = random_rows(tiny_model(), plan, {0, 2, 1, {{5, 7}, 2}}, 1);
-  batch_rows one = packed;
-  one.attention_mask.assign(one.input_ids.size(), 1);
-  CHECK(run_and_compare<double>("cp=2/ring/zigzag_documents", packed, packed).equal);
-  CHECK_FALSE(run_and_compare<double>("cp=2/ring/zigzag_documents", one, packed).equal);
-}
-
-TEST_CASE("choices are replayed where the margin is below the bound, and nowhere else") {
-  const batch_rows rows = random_rows(tiny_model(), "fsdp=2"_plan, {}, 1);
-  const baseline_result<double> expected = baseline<double>(tiny()).forward(rows);
-  CHECK(choices_to_replay(expected, 0).tokens == 0);
-  CHECK(choices_to_replay(expected, 0).choices.experts.empty());
-  const replayed_choices some = choices_to_replay(expected, 0.01), all = choices_to_replay(expected, 2);
-  CHECK((some.tokens > 0 && some.tokens < some.total));
-  CHECK(all.tokens == all.total);
-  CHECK(all.total == 8 * rows.rows * rows.length);
-  for (const replayed_choices& replay : {some, all}) {
-    const auto run =
-        run_on_threads<double>(tiny(), "fsdp=2,tp=2,ep=4"_plan, rows, {0, std::chrono::seconds(60), replay.choices});
-    CHECK(compare(run.result, expected, real_tokens(rows)).equal);
-  }
-  // Another choice is really made: it gives other results.
-  replayed_choices wrong = choices_to_replay(expected, 2);
-  for (std::size_t i = 0; i < wrong.choices.experts.size(); ++i) wrong.choices.experts[i] = static_cast<num>(i % 2);
-  const auto run =
-      run_on_threads<double>(tiny(), "fsdp=2,tp=2,ep=4"_plan, rows, {0, std::chrono::seconds(60), wrong.choices});
-  CHECK_FALSE(compare(run.result, expected, real_tokens(rows)).equal);
-}
-
-TEST_CASE("an illegal plan is refused with the rules that it breaks") {
-  const batch_rows rows = random_rows(tiny_model(), "tp=1"_plan, {}, 0);
-  std::string why;
-  try {
-    run_on_threads<double>(tiny(), "tp=3"_plan, rows);
-  } catch (const plan_error& e) {
-    why = e.what();
-  }
-  CHECK(says(why, {"heads_divide_over_tensor_and_ulysses", "kv_heads_divide_over_tensor", "tensor_degree=3"}));
-  CHECK_THROWS_AS(run_on_threads<double>(tiny(), "fsdp=3"_plan, rows), plan_error);  // 2 rows
-  batch_rows bad = rows;
-  bad.input_ids[0] = 96;
-  CHECK_THROWS_AS(run_on_threads<double>(tiny(), "tp=1"_plan, bad), input_error);
-}
-
-TEST_CASE("every rank's ledger comes back") {
-  const batch_rows rows = random_rows(tiny_model(), "tp=2"_plan, {}, 0);
-  const auto run = run_on_threads<float>(tiny(), "tp=2"_plan, rows);
-  REQUIRE(run.ledgers.size() == 2);
-  for (const recorder& r : run.ledgers) CHECK(r.entries().size() > 16);
+  CHECK(read({0, 3, 4, 8}, {}).position_ids == std::vector<num>{0, 1, 2, 0, 0, 1, 2, 3});
+  CHECK(find_documents(read({0, 3, 4, 5, 6, 8}, {})) == std::vector<std::vector<num>>{{3, 1}, {1, 1, 2}});
+  CHECK(read({0, 3, 4, 8}, {5, 6, 7, 0, 1, 2, 3, 4}).position_ids[0] == 5);
+  const auto refused = [&](auto... arguments) { return refusal([&] { read(arguments...); }); };
+  using list = std::vector<num>;
+  CHECK(says(refused(list{0, 3, 8}, list{}), {"in.safetensors", "cu_seq_lens_q", "4", "row 1"}));
+  CHECK(says(refused(list{0, 3, 4, 8}, list{0, 1, 2, 3, 0, 1, 2, 3}), {"[0][3]", "cu_seq_lens alone"}));
+  CHECK(says(refused(list{0, 4, 8}, list{0, 1, 2, 3, 0, 1, 0, 1}), {"[1][2]", "position_ids alone"}));
+  CHECK(says(refused(list{0, 3, 4, 8}, list{}, list(8, 1)), {"[0][3]", "attention_mask"}));
+  CHECK(refused(list{0, 4, 8}, list{}, list(8, 1)) == "");
+  const batch_rows fixture = read_inputs(data / "packed_cu" / "expected.safetensors", tiny_model());
+  CHECK(find_documents(fixture)[0].size() > 1);
 }
