@@ -34,8 +34,8 @@ struct run_options {
   bool gradients = false;  ///< also the gradient of every parameter
   num steps = 0;           ///< optimizer steps on the same rows, after which parameters are collected
   adamw_options optimizer{};
-  std::filesystem::path resume;  ///< continue from the newest state below this directory; empty: from the checkpoint
-  std::filesystem::path save;    ///< write the state after the steps below this directory; empty: do not
+  std::filesystem::path resume{};  ///< continue from the newest state below this directory; empty: from the checkpoint
+  std::filesystem::path save{};    ///< write the state after the steps below this directory; empty: do not
   const expert_choices* replay = nullptr;  ///< the same on every rank, for the forward and every step
 };
 

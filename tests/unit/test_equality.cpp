@@ -285,6 +285,13 @@ TEST_CASE("micro-batches with unequally many targets weigh as many as they have"
       e.expect(fmt::format("fsdp=2/{},pp=2,ep=2", zero), micro_batches);
     }
   e.expect("dp_replicate=2,fsdp=2/zero2", 2);
+
+  equality deep("sparse_step", make_rows(model_of("sparse_step"), 8, 7));  // stages enough for two on a rank
+  for (const char* zero : {"zero1", "zero2", "zero3"})
+    for (const char* schedule : {"1f1b", "gpipe", "interleaved2"}) {
+      deep.expect(fmt::format("pp=2/{},fsdp=2/{}", schedule, zero), 4);
+      deep.expect(fmt::format("pp=2/{},fsdp=1/{},cp=2/ring/zigzag,ep=2", schedule, zero), 2);
+    }
 }
 
 // ---- compositions
@@ -452,17 +459,23 @@ TEST_CASE("results do not depend on which rank is late") {
 }
 
 TEST_CASE("an evaluation gives the outputs of training, and no gradients") {
-  const checkpoint& weights = weights_of("sparse_step");
-  const batch_rows rows = make_rows(weights.config().spec, 4, 9);
-  for (const char* text : {"tp=1", "pp=2/interleaved2,cp=2/ring/zigzag", "tp=2/sp,ep=2", "fsdp=2,cp=2,ep=4"}) {
-    INFO(std::string(text));
-    const plan_spec plan = plan_for(weights.config().spec, text);
-    const auto trained = run_plan<double>(weights, plan, 2, shares_of(rows, plan));
-    const auto evaluated = run_plan<double>(weights, plan, 2, shares_of(rows, plan), {});
-    CHECK(evaluated.logits == trained.logits);
-    CHECK(evaluated.token_loss == trained.token_loss);
-    CHECK(evaluated.loss == trained.loss);
-    CHECK(evaluated.gradients.empty());
+  for (const char* name : {"sparse_step", "auxiliary"}) {
+    const std::string fixture(name);
+    const checkpoint& weights = weights_of(fixture);
+    const batch_rows rows = make_rows(weights.config().spec, 4, 9);
+    for (const char* text : {"tp=1", "pp=2/interleaved2,cp=2/ring/zigzag", "pp=3,tp=2/sp,ep=2", "fsdp=2,cp=2,ep=4",
+                             "pp=2,tp=2,ep=2/all_reduce"}) {
+      INFO(fixture, " ", std::string(text));
+      const plan_spec plan = plan_for(weights.config().spec, text);
+      const auto trained = run_plan<double>(weights, plan, 2, shares_of(rows, plan));
+      const auto evaluated = run_plan<double>(weights, plan, 2, shares_of(rows, plan), {});
+      CHECK(evaluated.logits == trained.logits);
+      CHECK(evaluated.token_loss == trained.token_loss);
+      CHECK(evaluated.loss == trained.loss);
+      CHECK(evaluated.balance_loss == trained.balance_loss);
+      CHECK((evaluated.balance_loss != 0) == (fixture == "auxiliary"));
+      CHECK(evaluated.gradients.empty());
+    }
   }
 }
 

@@ -26,8 +26,7 @@ using line_to = Eigen::Map<Eigen::Array<T, 1, Eigen::Dynamic>>;
 // large blocks leave, so that all threads use it.
 [[maybe_unused]] const bool freed_memory_is_kept = [] {
   constexpr int limit = 1 << 30;  // bytes
-  return mallopt(M_ARENA_MAX, 1) != 0 && mallopt(M_MMAP_THRESHOLD, limit) != 0 &&
-         mallopt(M_TRIM_THRESHOLD, limit) != 0;
+  return mallopt(M_ARENA_MAX, 1) != 0 && mallopt(M_MMAP_THRESHOLD, limit) != 0 && mallopt(M_TRIM_THRESHOLD, limit) != 0;
 }();
 
 template <class T>
