@@ -42,11 +42,15 @@ constexpr bool has_dense_layers(const model_spec& m) {
   return false;
 }
 
-/// A row's real tokens: the documents' when they are listed.
+/// A row's real tokens: the documents' when they are listed; -1 when one of these is not a length, so that the sum of
+/// what no row can hold is not formed.
 constexpr num real_length(const batch_spec& b) {
   if (b.documents.empty()) return b.length;
   num sum = 0;
-  for (num length : b.documents) sum += length;
+  for (num length : b.documents) {
+    if (length < 0 || length > max_degree) return -1;
+    sum += length;
+  }
   return sum;
 }
 

@@ -470,6 +470,19 @@ TEST_CASE("a random checkpoint is read, with norms of one and biases of zero") {
   });
 }
 
+TEST_CASE("every element of a long tensor has its own number of the stream") {
+  model_config config = small_config();
+  config.spec.vocab_size = 10000;  // 100000 elements: more than are made at once
+  const temporary_directory directory;
+  write_random_checkpoint(directory.path, config, 5, tensor_dtype::f64);
+  const checkpoint c = checkpoint::open(directory.path);
+  const parameter p = make_parameter(config.spec, parameter_kind::embed_tokens);
+  const auto values = read_part_of<double>(c, p, p.whole());
+  const normal_stream stream(5, name_of(p).view());
+  for (num i = 0; i < p.size(); ++i)
+    REQUIRE(values[static_cast<std::size_t>(i)] == stream(i) * config.initializer_range);
+}
+
 TEST_CASE("a random checkpoint depends on the seed, and not on its files") {
   const model_config config = small_config();
   const temporary_directory directory;

@@ -119,6 +119,8 @@ TEST_CASE("old and new spellings mean the same") {
   CHECK(read(changed({{"mlp_only_layers", nullptr}})) == expected);
   CHECK(read(without("mlp_only_layers")) == expected);
   CHECK(read(changed({{"rope_scaling", json::object()}})) == expected);
+  const json other_theta = {{"rope_type", "default"}, {"rope_theta", 7}};  // an empty rope_scaling says nothing
+  CHECK(read(changed({{"rope_scaling", json::object()}, {"rope_parameters", other_theta}})).rope.theta == 7);
   CHECK(read(changed({{"rope_scaling", {{"type", "default"}}}})) == expected);
   CHECK(read(changed({{"rope_scaling", {{"rope_type", "default"}}}})) == expected);
   CHECK(read(changed({{"qkv_bias", false}, {"use_qk_norm", true}, {"shared_expert_intermediate_size", 0}})) ==

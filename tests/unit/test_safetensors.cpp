@@ -388,6 +388,8 @@ TEST_CASE("a message stays short and printable whatever the file holds") {
   const std::string message = open_error(directory.path / "f", file_text("{\"\\u0007\\n" + name + "\":1}", 0));
   CHECK(message.size() < 400);
   CHECK(message.find("\\u0007\\nxxx") != std::string::npos);
+  // What a parser quotes of a text that is none.
+  for (const char c : open_error(directory.path / "f", file_text("{\"a\":\xc3\xa9}", 0))) CHECK((c >= ' ' && c <= '~'));
 }
 
 TEST_CASE("a file cut short anywhere is refused, one with changed bytes is refused or safe to read") {
