@@ -99,6 +99,8 @@ struct batch_options {
 plan_spec read_plan(const plan_options& o);
 /// A directory with config.json, or a published name; input_error when neither.
 runtime::model_config read_model(const std::string& name);
+/// For options that name a file: an unset shell variable must not read as "not given".
+inline std::string not_empty(const std::string& text) { return text.empty() ? "must not be empty" : ""; }
 /// threads, unless another is named; engine_error when that is not built.
 void require_engine(const common_options& o);
 /// f64 unless another is named; input_error for what a CPU does not compute in.

@@ -4,6 +4,7 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <filesystem>
 #include <shardplan/plan_text.hpp>
 
 #include "runtime/checkpoint/atomic_file.hpp"
@@ -103,6 +104,9 @@ outcome run(const options& o, const common_options& common) {
   q.batch.rows = rows.rows;
   q.batch.length = rows.length;
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
+  runtime::require_carried_by_threads(plan);
+  if (std::error_code ignored; std::filesystem::equivalent(o.inputs, o.output, ignored))
+    throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
   require_writable(o.output);
   if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before threads start
   return type == dtype::f32 ? execute<float>(o, common, weights, plan, rows)
@@ -120,9 +124,11 @@ void add_run(CLI::App& app, session& s) {
   add_plan(command, o->plan);
   command.add_option("--inputs", o->inputs, "safetensors with input_ids or inputs_embeds, and labels and the like")
       ->required()
+      ->check(not_empty, "", "")
       ->type_name("FILE");
   command.add_option("--output", o->output, "safetensors to write: logits, token_loss, loss and what else is asked")
       ->required()
+      ->check(not_empty, "", "")
       ->type_name("FILE");
   o->batch.add_micro_batches(command);
   o->training.add_gradients(command, "also write grad.NAME of every parameter");

@@ -42,14 +42,19 @@ void require_legal(const model_spec& model, const plan_spec& plan, const batch_r
 
 }  // namespace
 
+void require_carried_by_threads(const plan_spec& plan) {
+  if (world_size(plan) > max_thread_ranks)
+    throw engine_error(
+        fmt::format("the engine threads carries at most {} ranks, not {}", max_thread_ranks, world_size(plan)));
+}
+
 template <class T>
 threads_run<T> run_on_threads(const checkpoint& weights, const plan_spec& plan, const batch_rows& rows,
                               const threads_options& options) {
   validate(rows, weights.config().spec);
   require_legal(weights.config().spec, plan, rows, options.micro_batches);
+  require_carried_by_threads(plan);
   const num world = world_size(plan);
-  if (world > max_thread_ranks)
-    throw engine_error(fmt::format("the engine threads carries at most {} ranks, not {}", max_thread_ranks, world));
 
   const num micro_batches = options.micro_batches == 0 ? plan.pp : options.micro_batches;
   const auto shared = std::make_shared<shared_run<T>>(

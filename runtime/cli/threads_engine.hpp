@@ -21,6 +21,9 @@ namespace shardplan::runtime {
 /// More threads than this are not started: they would only take turns.
 inline constexpr num max_thread_ranks = 1024;
 
+/// Throws engine_error when the plan has more ranks than that.
+void require_carried_by_threads(const plan_spec& plan);
+
 struct threads_options {
   num micro_batches = 0;                     ///< 0: as many as pipeline stages' ranks
   std::chrono::milliseconds timeout{60000};  ///< of each single wait for another rank

@@ -208,6 +208,7 @@ outcome verify(const options& o, const common_options& common) {
   }
   // Sizes are made up for legal plans only, and then fit.
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
+  runtime::require_carried_by_threads(q.plan);  // before the baseline computes for ranks that cannot run
   if (o.inputs.empty()) {
     const random_sizes sizes{q.batch.length, q.batch.rows, q.batch.micro_batches, q.batch.documents};
     rows = random_rows(q.model, q.plan, sizes, static_cast<std::uint64_t>(common.seed));
@@ -230,6 +231,7 @@ void add_verify(CLI::App& app, session& s) {
   add_plan(command, o->plan, false);
   CLI::Option* inputs =
       command.add_option("--inputs", o->inputs, "safetensors with input_ids or inputs_embeds, labels and the like")
+          ->check(not_empty, "", "")
           ->type_name("FILE");
   o->batch.add_sizes(command);
   for (const char* size : {"--seq", "--documents", "--batch"}) inputs->excludes(command.get_option(size));

@@ -164,3 +164,19 @@ TEST_CASE("outputs that cannot be written") {
   write_file(folder / "file", "x");
   check_failure("init --model " + tiny + " --output " + (folder / "file"), 2, {"file"});
 }
+
+TEST_CASE("files that are not named, or would be lost") {
+  const temporary_directory folder;
+  const std::string both = folder / "rows.safetensors";
+  fs::copy_file(tiny + "/expected.safetensors", both);
+  const auto size = fs::file_size(both);
+  const std::string run = "run --checkpoint " + tiny + " --plan tp=2 --inputs " + both;
+  check_failure(run + " --output " + both, 2, {"--output", "--inputs"});
+  CHECK(fs::file_size(both) == size);
+  check_failure(run + " --output \"\"", 2, {"--output", "empty"});
+  check_failure("verify --checkpoint " + tiny + " --plan tp=2 --inputs \"\"", 2, {"--inputs", "empty"});
+}
+
+TEST_CASE("more ranks than threads carry are refused before anything is computed") {
+  check_failure("verify --checkpoint " + tiny + " --plan dp_replicate=100000", 3, {"1024", "100000"});
+}
