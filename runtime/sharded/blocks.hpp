@@ -55,8 +55,8 @@ class attention_block {
   stream forward(const rank_view<C>& view, const stream& x, const rotary_sequence& angles,
                  const local_tokens<L, T>& tokens, const layer_state<T>& w) {
     const num D = view.model().head_dim;
-    const auto& every = gather_tokens(view, x);
-    x_ = every.data();
+    hidden<T, L> every = gather_tokens(view, x);
+    x_ = std::move(every.data());  // `every` goes on as a shape
     const auto project = [&](parameter_kind weight, parameter_kind bias) {
       buffer<T> y = linear<T>(x_, w[weight]);
       if (w.weights.has(bias)) add_bias<T>(y, w[bias].values);
@@ -127,8 +127,8 @@ class mlp_block {
 
   template <Communicator C>
   stream forward(const rank_view<C>& view, const stream& x, const layer_state<T>& w) {
-    const auto& every = gather_tokens(view, x);
-    x_ = every.data();
+    hidden<T, L> every = gather_tokens(view, x);
+    x_ = std::move(every.data());  // `every` goes on as a shape
     gate_ = linear<T>(x_, w[parameter_kind::mlp_gate]);
     up_ = linear<T>(x_, w[parameter_kind::mlp_up]);
     hidden<T, L> out(every, x.width(), linear<T>(activation(), w[parameter_kind::mlp_down]));

@@ -45,8 +45,8 @@ class dispatched_experts {
   buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
                      const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
     const num H = view.model().hidden_size;
-    const buffer<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
-    const buffer<T> dback = from_experts(view, bank_.backward(to_experts(view, drows), w, dgate_up, ddown));
+    buffer<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
+    const buffer<T> dback = from_experts(view, bank_.backward(to_experts(view, std::move(drows)), w, dgate_up, ddown));
     buffer<T> dx(dy.size(), T{0});
     add_rows_of_pairs<T>(dx, dback, pairs_, chosen.per_token, H);
     return dx;
@@ -66,8 +66,9 @@ class dispatched_experts {
 
   /// Rows of this rank's pairs (pairs, H) to the rows of the experts here (all arriving, H), expert by expert.
   template <Communicator C>
-  buffer<T> to_experts(const rank_view<C>& view, const buffer<T>& rows) const {
+  buffer<T> to_experts(const rank_view<C>& view, buffer<T> rows) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
+    if (ep.size() * etp.size() == 1) return rows;  // nobody else's, and sorted by expert as they are
     buffer<T> arrived(total(arriving_)), all(total(of_etp_)), sorted(all.size());
     view.comm.all_to_all(ep, read_only(rows), std::span<const num>(leaving_), std::span<T>(arrived),
                          std::span<const num>(arriving_));
@@ -81,8 +82,9 @@ class dispatched_experts {
 
   /// The way back, which is also the backward of the way there: partial results are summed over etp.
   template <Communicator C>
-  buffer<T> from_experts(const rank_view<C>& view, const buffer<T>& sorted) const {
+  buffer<T> from_experts(const rank_view<C>& view, buffer<T> sorted) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
+    if (ep.size() * etp.size() == 1) return sorted;
     buffer<T> all(sorted.size()), mine(total(arriving_)), back(total(leaving_));
     const num H = view.model().hidden_size;
     for_each_block([&](num received, num place, num n) {
