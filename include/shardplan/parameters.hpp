@@ -90,6 +90,12 @@ constexpr parameter_class class_of(parameter_kind k) {
   }
 }
 
+/// Of keys or values: cut by key/value heads, which ranks may hold copies of.
+constexpr bool is_key_value(parameter_kind k) {
+  return k == parameter_kind::k_proj || k == parameter_kind::v_proj || k == parameter_kind::k_bias ||
+         k == parameter_kind::v_bias;
+}
+
 struct parameter {
   static constexpr num no_layer = -1;
   parameter_kind kind{};

@@ -1085,6 +1085,12 @@ constexpr parameter_class class_of(parameter_kind k) {
   }
 }
 
+/// Of keys or values: cut by key/value heads, which ranks may hold copies of.
+constexpr bool is_key_value(parameter_kind k) {
+  return k == parameter_kind::k_proj || k == parameter_kind::v_proj || k == parameter_kind::k_bias ||
+         k == parameter_kind::v_bias;
+}
+
 struct parameter {
   static constexpr num no_layer = -1;
   parameter_kind kind{};
@@ -1703,9 +1709,7 @@ constexpr region part_in_use(const model_spec& m, const plan_spec& plan, const p
       break;
     }
     case module_style::colwise: {
-      const bool key_value = p.kind == parameter_kind::k_proj || p.kind == parameter_kind::v_proj ||
-                             p.kind == parameter_kind::k_bias || p.kind == parameter_kind::v_bias;
-      const num copies = key_value ? kv_copies(plan, m) : 1;
+      const num copies = is_key_value(p.kind) ? kv_copies(plan, m) : 1;
       const num share = p.shape[0] / (plan.tp / copies);
       dim(0) = {tp / copies * share, (tp / copies + 1) * share};
       break;
@@ -1784,9 +1788,7 @@ constexpr bool is_first_copy(const model_spec& m, const plan_spec& plan, const p
   if (class_of(p.kind) == parameter_class::expert) return true;  // efsdp, ep and etp are all cuts
   const region part = part_in_use(m, plan, p, rank);
   if (part == p.whole()) return coordinate(dense, rank, axis::tp) == 0;
-  const bool key_value = p.kind == parameter_kind::k_proj || p.kind == parameter_kind::v_proj ||
-                         p.kind == parameter_kind::k_bias || p.kind == parameter_kind::v_bias;
-  return !key_value || coordinate(dense, rank, axis::tp) % kv_copies(plan, m) == 0;
+  return !is_key_value(p.kind) || coordinate(dense, rank, axis::tp) % kv_copies(plan, m) == 0;
 }
 
 }  // namespace shardplan
