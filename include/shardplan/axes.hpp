@@ -4,7 +4,6 @@
 #define SHARDPLAN_AXES_HPP
 
 #include <shardplan/meta.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -27,10 +26,9 @@ enum class axis : unsigned char {
 };
 inline constexpr std::size_t num_axes = 13;
 
-constexpr std::string_view name_of(axis a) {
-  constexpr std::string_view names[num_axes] = {"pp",         "dp_replicate", "fsdp",     "cp",      "tp",
-                                                "efsdp",      "ep",           "etp",      "fsdp_cp", "cp_ring",
-                                                "cp_ulysses", "tp_heads",     "tp_copies"};
+constexpr text_view name_of(axis a) {
+  constexpr text_view names[num_axes] = {"pp",  "dp_replicate", "fsdp",    "cp",         "tp",       "efsdp",    "ep",
+                                         "etp", "fsdp_cp",      "cp_ring", "cp_ulysses", "tp_heads", "tp_copies"};
   return names[static_cast<std::size_t>(a)];
 }
 

@@ -7,23 +7,22 @@
 #include <concepts>  // same_as
 #include <shardplan/question.hpp>
 #include <shardplan/rules.hpp>
-#include <string_view>  // string_view
 #include <type_traits>  // conditional_t
 
 namespace shardplan {
 
 struct operand_value {
-  std::string_view name;
+  text_view name;
   num value = 0;
   friend constexpr bool operator==(const operand_value&, const operand_value&) = default;
 };
 
 /// One broken rule, with its numbers.
 struct violation {
-  std::string_view rule;  ///< the stable name
+  text_view rule;  ///< the stable name
   rule_kind kind = rule_kind::math;
-  std::string_view sentence;
-  std::string_view source;  ///< where the rule comes from; empty when it does not say
+  text_view sentence;
+  text_view source;  ///< where the rule comes from; empty when it does not say
   fixed_vector<operand_value, 10> operands{};
   fix_text fix{};  ///< what to write instead; empty when the rule does not say
 };

@@ -17,7 +17,6 @@
 
 #include <cstddef>  // size_t
 #include <shardplan/meta.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -27,8 +26,8 @@ enum class rule_kind : unsigned char {
   advice,  ///< right, but slow, wasteful or without effect: reported, accepted
 };
 
-constexpr std::string_view name_of(rule_kind k) {
-  constexpr std::string_view names[] = {"math", "engine", "advice"};
+constexpr text_view name_of(rule_kind k) {
+  constexpr text_view names[] = {"math", "engine", "advice"};
   return names[static_cast<std::size_t>(k)];
 }
 
@@ -43,12 +42,15 @@ inline constexpr bool holds_with = false;
 
 /// "num_heads<12>": the name of a type as the compiler spells it, without its namespaces.
 template <class T>
-constexpr std::string_view type_name() {
-  std::string_view s = __PRETTY_FUNCTION__;
+constexpr text_view type_name() {
+  text_view s = __PRETTY_FUNCTION__;
   s.remove_prefix(s.find("T = ") + 4);
-  s = s.substr(0, s.find_first_of(";]"));
-  if (const std::size_t colons = s.rfind("::", s.find('<')); colons != s.npos) s.remove_prefix(colons + 2);
-  return s;
+  std::size_t first = 0, last = 0, arguments = s.size();
+  for (; s[last] != ';' && s[last] != ']'; ++last) {
+    if (s[last] == '<' && last < arguments) arguments = last;
+    if (s[last] == ':' && last < arguments) first = last + 1;
+  }
+  return s.substr(first, last - first);
 }
 
 /// A message for static_assert where that takes an object.
@@ -58,7 +60,7 @@ struct message {
   constexpr std::size_t size() const { return text.count; }
 };
 template <class... Facts>
-constexpr message explain(std::string_view sentence) {
+constexpr message explain(text_view sentence) {
   message m;
   m.text.add(sentence).add(" [");
   std::size_t n = 0;
@@ -88,7 +90,7 @@ constexpr message explain(std::string_view sentence) {
 /// The sentence of a rule, a string literal with "must": `sentence` for run time, and `broken_with<Facts...>`, whose
 /// instantiation is the compile error.
 #define SHARDPLAN_SENTENCE(LITERAL)                                                                       \
-  static constexpr std::string_view sentence{LITERAL, sizeof(LITERAL) - 1};                               \
+  static constexpr ::shardplan::text_view sentence{LITERAL, sizeof(LITERAL) - 1};                         \
   SHARDPLAN_DETAIL_QUIET template <class... Facts>                                                        \
   struct broken_with {                                                                                    \
     static_assert(::shardplan::diag::holds_with<Facts...>, SHARDPLAN_DETAIL_TEXT("shardplan: " LITERAL)); \
@@ -104,7 +106,7 @@ constexpr message explain(std::string_view sentence) {
     static constexpr ::shardplan::num of(const ::shardplan::question& q) { return EXPRESSION; } \
     template <::shardplan::num Value>                                                           \
     using fact = NAME<Value>;                                                                   \
-    static constexpr std::string_view name{#NAME, sizeof(#NAME) - 1};                           \
+    static constexpr ::shardplan::text_view name{#NAME, sizeof(#NAME) - 1};                     \
   }
 
 #endif  // SHARDPLAN_FACTS_HPP

@@ -4,6 +4,7 @@
 #ifndef SHARDPLAN_LAYER_COLLECTIVES_HPP
 #define SHARDPLAN_LAYER_COLLECTIVES_HPP
 
+#include <initializer_list>  // initializer_list
 #include <shardplan/ledger.hpp>
 #include <shardplan/run_shape.hpp>
 

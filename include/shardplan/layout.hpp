@@ -7,14 +7,13 @@
 #include <compare>   // <=>
 #include <concepts>  // same_as
 #include <shardplan/meta.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
 enum class layout_kind : unsigned char { full, contiguous, zigzag, zigzag_documents };
 
-constexpr std::string_view name_of(layout_kind k) {
-  constexpr std::string_view names[] = {"full", "contiguous", "zigzag", "zigzag_documents"};
+constexpr text_view name_of(layout_kind k) {
+  constexpr text_view names[] = {"full", "contiguous", "zigzag", "zigzag_documents"};
   return names[static_cast<std::size_t>(k)];
 }
 

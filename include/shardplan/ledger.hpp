@@ -4,7 +4,6 @@
 #define SHARDPLAN_LEDGER_HPP
 
 #include <shardplan/axes.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -23,13 +22,13 @@ enum class operation : unsigned char {
 /// Why something is communicated. `check` and `collect` belong to whoever runs a plan, the others to the plan.
 enum class phase : unsigned char { parameters, forward, loss, backward, gradients, collect, check };
 
-constexpr std::string_view name_of(operation o) {
-  constexpr std::string_view names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                                        "gather",     "send",       "receive",        "barrier"};
+constexpr text_view name_of(operation o) {
+  constexpr text_view names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                 "gather",     "send",       "receive",        "barrier"};
   return names[static_cast<std::size_t>(o)];
 }
-constexpr std::string_view name_of(phase p) {
-  constexpr std::string_view names[] = {"parameters", "forward", "loss", "backward", "gradients", "collect", "check"};
+constexpr text_view name_of(phase p) {
+  constexpr text_view names[] = {"parameters", "forward", "loss", "backward", "gradients", "collect", "check"};
   return names[static_cast<std::size_t>(p)];
 }
 

@@ -4,9 +4,9 @@
 #ifndef SHARDPLAN_META_HPP
 #define SHARDPLAN_META_HPP
 
-#include <cstddef>      // size_t
-#include <cstdint>      // int64_t
-#include <string_view>  // string_view
+#include <cstddef>  // size_t
+#include <cstdint>  // int64_t
+#include <shardplan/text_view.hpp>
 
 namespace shardplan {
 
@@ -52,9 +52,9 @@ struct fixed_text {
   bool truncated = false;
 
   constexpr fixed_text() = default;
-  constexpr fixed_text(std::string_view text) { add(text); }  // NOLINT: a string is a fixed_text
+  constexpr fixed_text(text_view text) { add(text); }  // NOLINT: a string is a fixed_text
 
-  constexpr fixed_text& add(std::string_view text) {
+  constexpr fixed_text& add(text_view text) {
     for (char c : text) push_back(c);
     return *this;
   }
@@ -73,16 +73,26 @@ struct fixed_text {
     do digits[n++] = static_cast<char>('0' + rest % 10);
     while ((rest /= 10) != 0);
     if (value < 0) add("-");
-    // By character: string_view(char*, int) would be tried as a pair of iterators, with all their concepts, which
-    // costs a tenth of what the whole library costs to include.
     while (n > 0) push_back(digits[--n]);
     return *this;
   }
-  constexpr std::string_view view() const { return {items, count}; }
+  constexpr text_view view() const { return {items, count}; }
   constexpr const char* c_str() const { return items; }
   constexpr std::size_t size() const { return count; }
   friend constexpr bool operator==(const fixed_text& a, const fixed_text& b) { return a.view() == b.view(); }
 };
+
+namespace detail {
+/// A string literal as a template argument.
+template <std::size_t Size>
+struct literal_text {
+  char items[Size]{};
+  consteval literal_text(const char (&text)[Size]) {  // NOLINT: a literal is a literal_text
+    for (std::size_t i = 0; i < Size; ++i) items[i] = text[i];
+  }
+  constexpr text_view view() const { return {items, Size - 1}; }
+};
+}  // namespace detail
 
 constexpr num ceil_div(num a, num b) { return (a + b - 1) / b; }
 constexpr num round_up(num a, num multiple) { return ceil_div(a, multiple) * multiple; }

@@ -5,7 +5,6 @@
 #define SHARDPLAN_METHODS_HPP
 
 #include <shardplan/meta.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -28,20 +27,20 @@ enum class zero_stage : unsigned char {
   zero2,  ///< optimizer state and gradients sharded
 };
 
-constexpr std::string_view name_of(cp_method m) {
-  constexpr std::string_view names[] = {"ulysses", "ring", "all_gather", "ulysses_ring"};
+constexpr text_view name_of(cp_method m) {
+  constexpr text_view names[] = {"ulysses", "ring", "all_gather", "ulysses_ring"};
   return names[static_cast<std::size_t>(m)];
 }
-constexpr std::string_view name_of(dispatch_kind d) {
-  constexpr std::string_view names[] = {"dispatch", "all_reduce", "all_gather"};
+constexpr text_view name_of(dispatch_kind d) {
+  constexpr text_view names[] = {"dispatch", "all_reduce", "all_gather"};
   return names[static_cast<std::size_t>(d)];
 }
-constexpr std::string_view name_of(schedule_kind s) {
-  constexpr std::string_view names[] = {"1f1b", "gpipe", "interleaved"};
+constexpr text_view name_of(schedule_kind s) {
+  constexpr text_view names[] = {"1f1b", "gpipe", "interleaved"};
   return names[static_cast<std::size_t>(s)];
 }
-constexpr std::string_view name_of(zero_stage z) {
-  constexpr std::string_view names[] = {"zero3", "zero1", "zero2"};
+constexpr text_view name_of(zero_stage z) {
+  constexpr text_view names[] = {"zero3", "zero1", "zero2"};
   return names[static_cast<std::size_t>(z)];
 }
 

@@ -4,7 +4,6 @@
 #define SHARDPLAN_MODELS_HPP
 
 #include <shardplan/model.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan::models {
 
@@ -61,7 +60,7 @@ inline constexpr model_spec qwen3_coder_480b_a35b = [] {
 }();
 
 struct published_model {
-  std::string_view name;
+  text_view name;
   model_spec spec;
   double rope_theta;  ///< rotary base, for whoever writes a checkpoint
 };
@@ -76,7 +75,7 @@ inline constexpr published_model published[] = {
 };
 
 /// The published model of that name, or nullptr.
-constexpr const published_model* find(std::string_view name) {
+constexpr const published_model* find(text_view name) {
   for (const published_model& model : published)
     if (model.name == name) return &model;
   return nullptr;

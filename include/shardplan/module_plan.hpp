@@ -4,8 +4,8 @@
 #ifndef SHARDPLAN_MODULE_PLAN_HPP
 #define SHARDPLAN_MODULE_PLAN_HPP
 
+#include <initializer_list>  // initializer_list
 #include <shardplan/parameters.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -19,14 +19,14 @@ enum class module_style : unsigned char {
   grouped_rowwise  ///< experts over ep; input features cut over etp, a sum is owed
 };
 
-constexpr std::string_view name_of(module_style s) {
-  constexpr std::string_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
-                                        "grouped",    "packed_colwise", "grouped_rowwise"};
+constexpr text_view name_of(module_style s) {
+  constexpr text_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
+                                 "grouped",    "packed_colwise", "grouped_rowwise"};
   return names[static_cast<std::size_t>(s)];
 }
 
 struct module_rule {
-  std::string_view pattern;  ///< dotted name of a module; `*` stands for one component
+  text_view pattern;  ///< dotted name of a module; `*` stands for one component
   module_style style;
 };
 
@@ -46,9 +46,9 @@ inline constexpr module_rule qwen3_moe_module_plan[] = {
 };
 
 /// Does a pattern match a dotted name, component by component?
-constexpr bool matches(std::string_view pattern, std::string_view name) {
+constexpr bool matches(text_view pattern, text_view name) {
   while (true) {
-    const std::string_view p = pattern.substr(0, pattern.find('.')), n = name.substr(0, name.find('.'));
+    const text_view p = pattern.substr(0, pattern.find('.')), n = name.substr(0, name.find('.'));
     if (p != "*" && p != n) return false;
     const bool pattern_ends = p.size() == pattern.size(), name_ends = n.size() == name.size();
     if (pattern_ends || name_ends) return pattern_ends && name_ends;
@@ -60,8 +60,8 @@ constexpr bool matches(std::string_view pattern, std::string_view name) {
 /// The module a parameter belongs to: its name without `.weight` or `.bias`.
 constexpr fixed_text<96> module_of(const parameter& p) {
   const fixed_text<96> name = name_of(p);
-  std::string_view v = name.view();
-  for (std::string_view leaf : {std::string_view(".weight"), std::string_view(".bias")})
+  text_view v = name.view();
+  for (text_view leaf : {text_view(".weight"), text_view(".bias")})
     if (v.ends_with(leaf)) v.remove_suffix(leaf.size());
   return fixed_text<96>(v);
 }

@@ -6,7 +6,6 @@
 
 #include <shardplan/model.hpp>
 #include <shardplan/region.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -40,8 +39,8 @@ inline constexpr std::size_t num_parameter_kinds = 21;
 enum class parameter_class : unsigned char { dense, norm, head_norm, router, expert, embedding, head };
 
 /// Name of the tensor, without the prefix of its layer.
-constexpr std::string_view name_of(parameter_kind k) {
-  constexpr std::string_view names[num_parameter_kinds] = {
+constexpr text_view name_of(parameter_kind k) {
+  constexpr text_view names[num_parameter_kinds] = {
       "model.embed_tokens.weight",
       "input_layernorm.weight",
       "self_attn.q_proj.weight",

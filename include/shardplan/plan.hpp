@@ -3,6 +3,7 @@
 #ifndef SHARDPLAN_PLAN_HPP
 #define SHARDPLAN_PLAN_HPP
 
+#include <initializer_list>  // initializer_list
 #include <shardplan/axes.hpp>
 #include <shardplan/batch.hpp>
 #include <shardplan/layout.hpp>

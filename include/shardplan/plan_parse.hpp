@@ -5,7 +5,6 @@
 #define SHARDPLAN_PLAN_PARSE_HPP
 
 #include <shardplan/plan.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -58,7 +57,7 @@ struct parsed_plan {
 namespace detail {
 
 struct plan_flag {
-  std::string_view name;
+  text_view name;
   bool plan_spec::*given = nullptr;
 };
 inline constexpr plan_flag plan_flags[] = {{"kv_replicate", &plan_spec::kv_replicate},
@@ -69,7 +68,7 @@ inline constexpr char known_axes[] = "pp, dp_replicate, fsdp, cp, tp, ep, etp";
 inline constexpr char known_flags[] = "kv_replicate, vocab_pad, expert_pad";
 
 /// The options of an axis, for the message about one that it has not got.
-constexpr std::string_view known_options(axis a) {
+constexpr text_view known_options(axis a) {
   switch (a) {
     case axis::pp:
       return "1f1b, gpipe, interleavedN (N from 2), layers:A+B+...";
@@ -88,7 +87,7 @@ constexpr std::string_view known_options(axis a) {
 
 class plan_parser {
  public:
-  constexpr plan_parser(std::string_view text, num world) : text_(text), world_(world) {}
+  constexpr plan_parser(text_view text, num world) : text_(text), world_(world) {}
 
   constexpr parsed_plan parse() {
     for (std::size_t i = 0; i < text_.size(); ++i)
@@ -108,7 +107,7 @@ class plan_parser {
   }
 
  private:
-  using word = std::string_view;
+  using word = text_view;
   static constexpr std::size_t npos = static_cast<std::size_t>(-1);
   enum option_group : unsigned { schedule = 1, stages = 2, method = 4, layout = 8, single = 16 };
 
@@ -291,7 +290,7 @@ class plan_parser {
       out_.plan.*plan_axes[star_].degree = world_ / product;
   }
 
-  std::string_view text_;
+  text_view text_;
   num world_;
   parsed_plan out_{};
   std::size_t where_[num_plan_axes] = {npos, npos, npos, npos, npos, npos, npos};  // of each degree given
@@ -301,9 +300,7 @@ class plan_parser {
 }  // namespace detail
 
 /// Reads a plan. `world` is the number of ranks, 0 when not known; only a degree `*` asks it.
-constexpr parsed_plan parse_plan(std::string_view text, num world = 0) {
-  return detail::plan_parser(text, world).parse();
-}
+constexpr parsed_plan parse_plan(text_view text, num world = 0) { return detail::plan_parser(text, world).parse(); }
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_PLAN_PARSE_HPP

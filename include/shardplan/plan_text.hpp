@@ -5,7 +5,6 @@
 
 #include <shardplan/plan.hpp>
 #include <shardplan/plan_parse.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan {
 
@@ -17,7 +16,7 @@ using plan_text = fixed_text<2048>;
 /// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
 constexpr plan_text print_plan(const plan_spec& p) {
   plan_text out;
-  const auto begin = [&](std::string_view name, num degree) {
+  const auto begin = [&](text_view name, num degree) {
     out.add(out.size() == 0 ? "" : ",").add(name).add("=").add(degree);
   };
   if (p.pp != 1 || p.schedule != schedule_kind::one_f_one_b || !p.stages.empty()) {
@@ -49,7 +48,7 @@ constexpr plan_text print_plan(const plan_spec& p) {
     out.add("/").add(name_of(p.dispatch));
   }
   if (p.etp != 1) begin("etp", p.etp);
-  const auto flag = [&](std::string_view name, bool given) {
+  const auto flag = [&](text_view name, bool given) {
     if (given) out.add(out.size() == 0 ? "" : ",").add(name);
   };
   flag("kv_replicate", p.kv_replicate);
@@ -60,17 +59,6 @@ constexpr plan_text print_plan(const plan_spec& p) {
 }
 
 // ---- literal
-
-namespace detail {
-template <std::size_t Size>
-struct literal_text {
-  char items[Size]{};
-  consteval literal_text(const char (&text)[Size]) {  // NOLINT: a literal is a literal_text
-    for (std::size_t i = 0; i < Size; ++i) items[i] = text[i];
-  }
-  constexpr std::string_view view() const { return {items, Size - 1}; }
-};
-}  // namespace detail
 
 namespace error {
 /// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.

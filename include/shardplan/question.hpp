@@ -12,8 +12,8 @@ namespace shardplan {
 
 enum class engine_kind : unsigned char { none, threads, mpi, nccl };
 
-constexpr std::string_view name_of(engine_kind e) {
-  constexpr std::string_view names[] = {"none", "threads", "mpi", "nccl"};
+constexpr text_view name_of(engine_kind e) {
+  constexpr text_view names[] = {"none", "threads", "mpi", "nccl"};
   return names[static_cast<std::size_t>(e)];
 }
 

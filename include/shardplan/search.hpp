@@ -9,9 +9,10 @@
 #ifndef SHARDPLAN_SEARCH_HPP
 #define SHARDPLAN_SEARCH_HPP
 
-#include <algorithm>  // max, sort
-#include <cstdint>    // uint64_t
-#include <memory>     // shared_ptr
+#include <algorithm>         // max, sort
+#include <cstdint>           // uint64_t
+#include <initializer_list>  // initializer_list
+#include <memory>            // shared_ptr
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/cartesian_product.hpp>
 #include <range/v3/view/filter.hpp>

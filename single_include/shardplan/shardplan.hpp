@@ -5,9 +5,103 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
+
+// ---- shardplan/text_view.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// A piece of text that somebody else keeps. The library's own, because <string_view> alone would be more than half of
+// what all of its other headers cost to include; it converts from and to the standard's types where those are known.
+#ifndef SHARDPLAN_TEXT_VIEW_HPP
+#define SHARDPLAN_TEXT_VIEW_HPP
+
+namespace shardplan {
+
+/// std::string, std::string_view and their like.
+template <class S>
+concept StringLike = requires(const S& s, typename S::traits_type::char_type c) {
+  static_cast<const char*>(s.data());
+  static_cast<std::size_t>(s.size());
+  static_cast<const char*>(&c);
+};
+
+/// Those that keep nothing themselves, such as std::string_view.
+template <class S>
+concept StringViewLike = StringLike<S> && !requires {
+  typename S::allocator_type;
+};
+
+class text_view {
+ public:
+  static constexpr std::size_t npos = static_cast<std::size_t>(-1);
+
+  constexpr text_view() = default;
+  constexpr text_view(const char* data, std::size_t size) : data_(data), size_(size) {}
+  constexpr text_view(const char* text) : data_(text) {  // NOLINT: a literal is text
+    while (text[size_] != '\0') ++size_;
+  }
+  template <StringLike S>
+  constexpr text_view(const S& s) : data_(s.data()), size_(s.size()) {}  // NOLINT
+  template <StringViewLike S>
+  constexpr operator S() const {  // NOLINT
+    return S(data_, size_);
+  }
+
+  constexpr const char* data() const { return data_; }
+  constexpr std::size_t size() const { return size_; }
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr const char* begin() const { return data_; }
+  constexpr const char* end() const { return data_ + size_; }
+  constexpr char operator[](std::size_t i) const { return data_[i]; }
+  constexpr char front() const { return data_[0]; }
+  constexpr char back() const { return data_[size_ - 1]; }
+
+  /// Of at most `count` characters from `first` <= size() on.
+  constexpr text_view substr(std::size_t first, std::size_t count = npos) const {
+    return {data_ + first, count < size_ - first ? count : size_ - first};
+  }
+  constexpr void remove_prefix(std::size_t count) { *this = substr(count); }
+  constexpr void remove_suffix(std::size_t count) { size_ -= count; }
+
+  constexpr std::size_t find(char c, std::size_t from = 0) const {
+    for (std::size_t i = from; i < size_; ++i)
+      if (data_[i] == c) return i;
+    return npos;
+  }
+  constexpr std::size_t find(text_view part, std::size_t from = 0) const {
+    for (std::size_t i = from; i + part.size_ <= size_; ++i)
+      if (substr(i, part.size_) == part) return i;
+    return npos;
+  }
+  constexpr bool starts_with(text_view part) const { return substr(0, part.size_) == part; }
+  constexpr bool ends_with(text_view part) const { return size_ >= part.size_ && substr(size_ - part.size_) == part; }
+
+  friend constexpr bool operator==(text_view a, text_view b) {
+    if (a.size_ != b.size_) return false;
+    for (std::size_t i = 0; i < a.size_; ++i)
+      if (a.data_[i] != b.data_[i]) return false;
+    return true;
+  }
+  // An exact match, or the standard's own comparison would be as good.
+  template <StringLike S>
+  friend constexpr bool operator==(text_view a, const S& b) {
+    return a == text_view(b);
+  }
+  template <class Stream>
+  requires requires(Stream& out, const char* data) { out.write(data, 0).flush(); }
+  friend Stream& operator<<(Stream& out, text_view text) {
+    out.write(text.data_, static_cast<decltype(out.tellp() - out.tellp())>(text.size_));
+    return out;
+  }
+
+ private:
+  const char* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_TEXT_VIEW_HPP
 
 // ---- shardplan/meta.hpp ----
 // SPDX-License-Identifier: Apache-2.0
@@ -60,9 +154,9 @@ struct fixed_text {
   bool truncated = false;
 
   constexpr fixed_text() = default;
-  constexpr fixed_text(std::string_view text) { add(text); }  // NOLINT: a string is a fixed_text
+  constexpr fixed_text(text_view text) { add(text); }  // NOLINT: a string is a fixed_text
 
-  constexpr fixed_text& add(std::string_view text) {
+  constexpr fixed_text& add(text_view text) {
     for (char c : text) push_back(c);
     return *this;
   }
@@ -81,16 +175,26 @@ struct fixed_text {
     do digits[n++] = static_cast<char>('0' + rest % 10);
     while ((rest /= 10) != 0);
     if (value < 0) add("-");
-    // By character: string_view(char*, int) would be tried as a pair of iterators, with all their concepts, which
-    // costs a tenth of what the whole library costs to include.
     while (n > 0) push_back(digits[--n]);
     return *this;
   }
-  constexpr std::string_view view() const { return {items, count}; }
+  constexpr text_view view() const { return {items, count}; }
   constexpr const char* c_str() const { return items; }
   constexpr std::size_t size() const { return count; }
   friend constexpr bool operator==(const fixed_text& a, const fixed_text& b) { return a.view() == b.view(); }
 };
+
+namespace detail {
+/// A string literal as a template argument.
+template <std::size_t Size>
+struct literal_text {
+  char items[Size]{};
+  consteval literal_text(const char (&text)[Size]) {  // NOLINT: a literal is a literal_text
+    for (std::size_t i = 0; i < Size; ++i) items[i] = text[i];
+  }
+  constexpr text_view view() const { return {items, Size - 1}; }
+};
+}  // namespace detail
 
 constexpr num ceil_div(num a, num b) { return (a + b - 1) / b; }
 constexpr num round_up(num a, num multiple) { return ceil_div(a, multiple) * multiple; }
@@ -132,10 +236,9 @@ enum class axis : unsigned char {
 };
 inline constexpr std::size_t num_axes = 13;
 
-constexpr std::string_view name_of(axis a) {
-  constexpr std::string_view names[num_axes] = {"pp",         "dp_replicate", "fsdp",     "cp",      "tp",
-                                                "efsdp",      "ep",           "etp",      "fsdp_cp", "cp_ring",
-                                                "cp_ulysses", "tp_heads",     "tp_copies"};
+constexpr text_view name_of(axis a) {
+  constexpr text_view names[num_axes] = {"pp",  "dp_replicate", "fsdp",    "cp",         "tp",       "efsdp",    "ep",
+                                         "etp", "fsdp_cp",      "cp_ring", "cp_ulysses", "tp_heads", "tp_copies"};
   return names[static_cast<std::size_t>(a)];
 }
 
@@ -208,8 +311,8 @@ enum class rule_kind : unsigned char {
   advice,  ///< right, but slow, wasteful or without effect: reported, accepted
 };
 
-constexpr std::string_view name_of(rule_kind k) {
-  constexpr std::string_view names[] = {"math", "engine", "advice"};
+constexpr text_view name_of(rule_kind k) {
+  constexpr text_view names[] = {"math", "engine", "advice"};
   return names[static_cast<std::size_t>(k)];
 }
 
@@ -224,12 +327,15 @@ inline constexpr bool holds_with = false;
 
 /// "num_heads<12>": the name of a type as the compiler spells it, without its namespaces.
 template <class T>
-constexpr std::string_view type_name() {
-  std::string_view s = __PRETTY_FUNCTION__;
+constexpr text_view type_name() {
+  text_view s = __PRETTY_FUNCTION__;
   s.remove_prefix(s.find("T = ") + 4);
-  s = s.substr(0, s.find_first_of(";]"));
-  if (const std::size_t colons = s.rfind("::", s.find('<')); colons != s.npos) s.remove_prefix(colons + 2);
-  return s;
+  std::size_t first = 0, last = 0, arguments = s.size();
+  for (; s[last] != ';' && s[last] != ']'; ++last) {
+    if (s[last] == '<' && last < arguments) arguments = last;
+    if (s[last] == ':' && last < arguments) first = last + 1;
+  }
+  return s.substr(first, last - first);
 }
 
 /// A message for static_assert where that takes an object.
@@ -239,7 +345,7 @@ struct message {
   constexpr std::size_t size() const { return text.count; }
 };
 template <class... Facts>
-constexpr message explain(std::string_view sentence) {
+constexpr message explain(text_view sentence) {
   message m;
   m.text.add(sentence).add(" [");
   std::size_t n = 0;
@@ -269,7 +375,7 @@ constexpr message explain(std::string_view sentence) {
 /// The sentence of a rule, a string literal with "must": `sentence` for run time, and `broken_with<Facts...>`, whose
 /// instantiation is the compile error.
 #define SHARDPLAN_SENTENCE(LITERAL)                                                                       \
-  static constexpr std::string_view sentence{LITERAL, sizeof(LITERAL) - 1};                               \
+  static constexpr ::shardplan::text_view sentence{LITERAL, sizeof(LITERAL) - 1};                         \
   SHARDPLAN_DETAIL_QUIET template <class... Facts>                                                        \
   struct broken_with {                                                                                    \
     static_assert(::shardplan::diag::holds_with<Facts...>, SHARDPLAN_DETAIL_TEXT("shardplan: " LITERAL)); \
@@ -285,7 +391,7 @@ constexpr message explain(std::string_view sentence) {
     static constexpr ::shardplan::num of(const ::shardplan::question& q) { return EXPRESSION; } \
     template <::shardplan::num Value>                                                           \
     using fact = NAME<Value>;                                                                   \
-    static constexpr std::string_view name{#NAME, sizeof(#NAME) - 1};                           \
+    static constexpr ::shardplan::text_view name{#NAME, sizeof(#NAME) - 1};                     \
   }
 
 #endif  // SHARDPLAN_FACTS_HPP
@@ -301,8 +407,8 @@ namespace shardplan {
 
 enum class layout_kind : unsigned char { full, contiguous, zigzag, zigzag_documents };
 
-constexpr std::string_view name_of(layout_kind k) {
-  constexpr std::string_view names[] = {"full", "contiguous", "zigzag", "zigzag_documents"};
+constexpr text_view name_of(layout_kind k) {
+  constexpr text_view names[] = {"full", "contiguous", "zigzag", "zigzag_documents"};
   return names[static_cast<std::size_t>(k)];
 }
 
@@ -470,13 +576,13 @@ enum class operation : unsigned char {
 /// Why something is communicated. `check` and `collect` belong to whoever runs a plan, the others to the plan.
 enum class phase : unsigned char { parameters, forward, loss, backward, gradients, collect, check };
 
-constexpr std::string_view name_of(operation o) {
-  constexpr std::string_view names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                                        "gather",     "send",       "receive",        "barrier"};
+constexpr text_view name_of(operation o) {
+  constexpr text_view names[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                 "gather",     "send",       "receive",        "barrier"};
   return names[static_cast<std::size_t>(o)];
 }
-constexpr std::string_view name_of(phase p) {
-  constexpr std::string_view names[] = {"parameters", "forward", "loss", "backward", "gradients", "collect", "check"};
+constexpr text_view name_of(phase p) {
+  constexpr text_view names[] = {"parameters", "forward", "loss", "backward", "gradients", "collect", "check"};
   return names[static_cast<std::size_t>(p)];
 }
 
@@ -561,20 +667,20 @@ enum class zero_stage : unsigned char {
   zero2,  ///< optimizer state and gradients sharded
 };
 
-constexpr std::string_view name_of(cp_method m) {
-  constexpr std::string_view names[] = {"ulysses", "ring", "all_gather", "ulysses_ring"};
+constexpr text_view name_of(cp_method m) {
+  constexpr text_view names[] = {"ulysses", "ring", "all_gather", "ulysses_ring"};
   return names[static_cast<std::size_t>(m)];
 }
-constexpr std::string_view name_of(dispatch_kind d) {
-  constexpr std::string_view names[] = {"dispatch", "all_reduce", "all_gather"};
+constexpr text_view name_of(dispatch_kind d) {
+  constexpr text_view names[] = {"dispatch", "all_reduce", "all_gather"};
   return names[static_cast<std::size_t>(d)];
 }
-constexpr std::string_view name_of(schedule_kind s) {
-  constexpr std::string_view names[] = {"1f1b", "gpipe", "interleaved"};
+constexpr text_view name_of(schedule_kind s) {
+  constexpr text_view names[] = {"1f1b", "gpipe", "interleaved"};
   return names[static_cast<std::size_t>(s)];
 }
-constexpr std::string_view name_of(zero_stage z) {
-  constexpr std::string_view names[] = {"zero3", "zero1", "zero2"};
+constexpr text_view name_of(zero_stage z) {
+  constexpr text_view names[] = {"zero3", "zero1", "zero2"};
   return names[static_cast<std::size_t>(z)];
 }
 
@@ -713,7 +819,7 @@ inline constexpr model_spec qwen3_coder_480b_a35b = [] {
 }();
 
 struct published_model {
-  std::string_view name;
+  text_view name;
   model_spec spec;
   double rope_theta;  ///< rotary base, for whoever writes a checkpoint
 };
@@ -728,7 +834,7 @@ inline constexpr published_model published[] = {
 };
 
 /// The published model of that name, or nullptr.
-constexpr const published_model* find(std::string_view name) {
+constexpr const published_model* find(text_view name) {
   for (const published_model& model : published)
     if (model.name == name) return &model;
   return nullptr;
@@ -1035,8 +1141,8 @@ inline constexpr std::size_t num_parameter_kinds = 21;
 enum class parameter_class : unsigned char { dense, norm, head_norm, router, expert, embedding, head };
 
 /// Name of the tensor, without the prefix of its layer.
-constexpr std::string_view name_of(parameter_kind k) {
-  constexpr std::string_view names[num_parameter_kinds] = {
+constexpr text_view name_of(parameter_kind k) {
+  constexpr text_view names[num_parameter_kinds] = {
       "model.embed_tokens.weight",
       "input_layernorm.weight",
       "self_attn.q_proj.weight",
@@ -1229,14 +1335,14 @@ enum class module_style : unsigned char {
   grouped_rowwise  ///< experts over ep; input features cut over etp, a sum is owed
 };
 
-constexpr std::string_view name_of(module_style s) {
-  constexpr std::string_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
-                                        "grouped",    "packed_colwise", "grouped_rowwise"};
+constexpr text_view name_of(module_style s) {
+  constexpr text_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
+                                 "grouped",    "packed_colwise", "grouped_rowwise"};
   return names[static_cast<std::size_t>(s)];
 }
 
 struct module_rule {
-  std::string_view pattern;  ///< dotted name of a module; `*` stands for one component
+  text_view pattern;  ///< dotted name of a module; `*` stands for one component
   module_style style;
 };
 
@@ -1256,9 +1362,9 @@ inline constexpr module_rule qwen3_moe_module_plan[] = {
 };
 
 /// Does a pattern match a dotted name, component by component?
-constexpr bool matches(std::string_view pattern, std::string_view name) {
+constexpr bool matches(text_view pattern, text_view name) {
   while (true) {
-    const std::string_view p = pattern.substr(0, pattern.find('.')), n = name.substr(0, name.find('.'));
+    const text_view p = pattern.substr(0, pattern.find('.')), n = name.substr(0, name.find('.'));
     if (p != "*" && p != n) return false;
     const bool pattern_ends = p.size() == pattern.size(), name_ends = n.size() == name.size();
     if (pattern_ends || name_ends) return pattern_ends && name_ends;
@@ -1270,8 +1376,8 @@ constexpr bool matches(std::string_view pattern, std::string_view name) {
 /// The module a parameter belongs to: its name without `.weight` or `.bias`.
 constexpr fixed_text<96> module_of(const parameter& p) {
   const fixed_text<96> name = name_of(p);
-  std::string_view v = name.view();
-  for (std::string_view leaf : {std::string_view(".weight"), std::string_view(".bias")})
+  text_view v = name.view();
+  for (text_view leaf : {text_view(".weight"), text_view(".bias")})
     if (v.ends_with(leaf)) v.remove_suffix(leaf.size());
   return fixed_text<96>(v);
 }
@@ -2392,7 +2498,7 @@ struct parsed_plan {
 namespace detail {
 
 struct plan_flag {
-  std::string_view name;
+  text_view name;
   bool plan_spec::*given = nullptr;
 };
 inline constexpr plan_flag plan_flags[] = {{"kv_replicate", &plan_spec::kv_replicate},
@@ -2403,7 +2509,7 @@ inline constexpr char known_axes[] = "pp, dp_replicate, fsdp, cp, tp, ep, etp";
 inline constexpr char known_flags[] = "kv_replicate, vocab_pad, expert_pad";
 
 /// The options of an axis, for the message about one that it has not got.
-constexpr std::string_view known_options(axis a) {
+constexpr text_view known_options(axis a) {
   switch (a) {
     case axis::pp:
       return "1f1b, gpipe, interleavedN (N from 2), layers:A+B+...";
@@ -2422,7 +2528,7 @@ constexpr std::string_view known_options(axis a) {
 
 class plan_parser {
  public:
-  constexpr plan_parser(std::string_view text, num world) : text_(text), world_(world) {}
+  constexpr plan_parser(text_view text, num world) : text_(text), world_(world) {}
 
   constexpr parsed_plan parse() {
     for (std::size_t i = 0; i < text_.size(); ++i)
@@ -2442,7 +2548,7 @@ class plan_parser {
   }
 
  private:
-  using word = std::string_view;
+  using word = text_view;
   static constexpr std::size_t npos = static_cast<std::size_t>(-1);
   enum option_group : unsigned { schedule = 1, stages = 2, method = 4, layout = 8, single = 16 };
 
@@ -2625,7 +2731,7 @@ class plan_parser {
       out_.plan.*plan_axes[star_].degree = world_ / product;
   }
 
-  std::string_view text_;
+  text_view text_;
   num world_;
   parsed_plan out_{};
   std::size_t where_[num_plan_axes] = {npos, npos, npos, npos, npos, npos, npos};  // of each degree given
@@ -2635,9 +2741,7 @@ class plan_parser {
 }  // namespace detail
 
 /// Reads a plan. `world` is the number of ranks, 0 when not known; only a degree `*` asks it.
-constexpr parsed_plan parse_plan(std::string_view text, num world = 0) {
-  return detail::plan_parser(text, world).parse();
-}
+constexpr parsed_plan parse_plan(text_view text, num world = 0) { return detail::plan_parser(text, world).parse(); }
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_PLAN_PARSE_HPP
@@ -2658,7 +2762,7 @@ using plan_text = fixed_text<2048>;
 /// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
 constexpr plan_text print_plan(const plan_spec& p) {
   plan_text out;
-  const auto begin = [&](std::string_view name, num degree) {
+  const auto begin = [&](text_view name, num degree) {
     out.add(out.size() == 0 ? "" : ",").add(name).add("=").add(degree);
   };
   if (p.pp != 1 || p.schedule != schedule_kind::one_f_one_b || !p.stages.empty()) {
@@ -2690,7 +2794,7 @@ constexpr plan_text print_plan(const plan_spec& p) {
     out.add("/").add(name_of(p.dispatch));
   }
   if (p.etp != 1) begin("etp", p.etp);
-  const auto flag = [&](std::string_view name, bool given) {
+  const auto flag = [&](text_view name, bool given) {
     if (given) out.add(out.size() == 0 ? "" : ",").add(name);
   };
   flag("kv_replicate", p.kv_replicate);
@@ -2701,17 +2805,6 @@ constexpr plan_text print_plan(const plan_spec& p) {
 }
 
 // ---- literal
-
-namespace detail {
-template <std::size_t Size>
-struct literal_text {
-  char items[Size]{};
-  consteval literal_text(const char (&text)[Size]) {  // NOLINT: a literal is a literal_text
-    for (std::size_t i = 0; i < Size; ++i) items[i] = text[i];
-  }
-  constexpr std::string_view view() const { return {items, Size - 1}; }
-};
-}  // namespace detail
 
 namespace error {
 /// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
@@ -3064,8 +3157,8 @@ namespace shardplan {
 
 enum class engine_kind : unsigned char { none, threads, mpi, nccl };
 
-constexpr std::string_view name_of(engine_kind e) {
-  constexpr std::string_view names[] = {"none", "threads", "mpi", "nccl"};
+constexpr text_view name_of(engine_kind e) {
+  constexpr text_view names[] = {"none", "threads", "mpi", "nccl"};
   return names[static_cast<std::size_t>(e)];
 }
 
@@ -3619,8 +3712,7 @@ struct kv_heads_divide_over_tensor_and_ulysses {
 struct dense_width_divides_over_tensor {
   SHARDPLAN_SENTENCE("intermediate_size must be at least 1 and divisible by tp");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "gate and up are cut by column, down by row; the size is logical, not 2 * I";
+  static constexpr text_view source = "gate and up are cut by column, down by row; the size is logical, not 2 * I";
   using operands = list<fact::intermediate_size_operand, fact::tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set>;
   static constexpr bool applies(const question& q) { return has_dense_layers(q.model); }
@@ -3633,8 +3725,7 @@ struct dense_width_divides_over_tensor {
 struct vocabulary_divides_over_tensor {
   SHARDPLAN_SENTENCE("vocab_size must be divisible by tp, or vocab_pad given");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "embedding and head are cut by vocabulary row; padding is masked, not stored";
+  static constexpr text_view source = "embedding and head are cut by vocabulary row; padding is masked, not stored";
   using operands = list<fact::vocab_size_operand, fact::tensor_degree_operand, fact::vocab_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num vocab, num tp, num pad) { return pad != 0 || vocab % tp == 0; }
@@ -3699,8 +3790,7 @@ struct expert_width_divides_over_expert_tensor {
 struct experts_divide_over_expert_degree {
   SHARDPLAN_SENTENCE("num_experts must be divisible by ep, or expert_pad given");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "every rank has equally many expert slots; the router cannot choose empty ones";
+  static constexpr text_view source = "every rank has equally many expert slots; the router cannot choose empty ones";
   using operands = list<fact::num_experts_operand, fact::expert_degree_operand, fact::expert_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }
@@ -3902,17 +3992,17 @@ using builtin_rules = join<rule::mesh_rules, rule::model_rules, rule::head_rules
 namespace shardplan {
 
 struct operand_value {
-  std::string_view name;
+  text_view name;
   num value = 0;
   friend constexpr bool operator==(const operand_value&, const operand_value&) = default;
 };
 
 /// One broken rule, with its numbers.
 struct violation {
-  std::string_view rule;  ///< the stable name
+  text_view rule;  ///< the stable name
   rule_kind kind = rule_kind::math;
-  std::string_view sentence;
-  std::string_view source;  ///< where the rule comes from; empty when it does not say
+  text_view sentence;
+  text_view source;  ///< where the rule comes from; empty when it does not say
   fixed_vector<operand_value, 10> operands{};
   fix_text fix{};  ///< what to write instead; empty when the rule does not say
 };

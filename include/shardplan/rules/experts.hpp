@@ -51,8 +51,7 @@ struct expert_width_divides_over_expert_tensor {
 struct experts_divide_over_expert_degree {
   SHARDPLAN_SENTENCE("num_experts must be divisible by ep, or expert_pad given");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "every rank has equally many expert slots; the router cannot choose empty ones";
+  static constexpr text_view source = "every rank has equally many expert slots; the router cannot choose empty ones";
   using operands = list<fact::num_experts_operand, fact::expert_degree_operand, fact::expert_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }

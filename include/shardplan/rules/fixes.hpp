@@ -4,7 +4,6 @@
 #define SHARDPLAN_RULES_FIXES_HPP
 
 #include <shardplan/question.hpp>
-#include <string_view>  // string_view
 
 namespace shardplan::detail {
 

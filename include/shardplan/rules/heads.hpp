@@ -3,6 +3,7 @@
 #ifndef SHARDPLAN_RULES_HEADS_HPP
 #define SHARDPLAN_RULES_HEADS_HPP
 
+#include <initializer_list>  // initializer_list
 #include <shardplan/question.hpp>
 #include <shardplan/rules/fixes.hpp>
 #include <shardplan/rules/mesh.hpp>
@@ -125,8 +126,7 @@ struct kv_heads_divide_over_tensor_and_ulysses {
 struct dense_width_divides_over_tensor {
   SHARDPLAN_SENTENCE("intermediate_size must be at least 1 and divisible by tp");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "gate and up are cut by column, down by row; the size is logical, not 2 * I";
+  static constexpr text_view source = "gate and up are cut by column, down by row; the size is logical, not 2 * I";
   using operands = list<fact::intermediate_size_operand, fact::tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set>;
   static constexpr bool applies(const question& q) { return has_dense_layers(q.model); }
@@ -139,8 +139,7 @@ struct dense_width_divides_over_tensor {
 struct vocabulary_divides_over_tensor {
   SHARDPLAN_SENTENCE("vocab_size must be divisible by tp, or vocab_pad given");
   static constexpr rule_kind kind = rule_kind::math;
-  static constexpr std::string_view source =
-      "embedding and head are cut by vocabulary row; padding is masked, not stored";
+  static constexpr text_view source = "embedding and head are cut by vocabulary row; padding is masked, not stored";
   using operands = list<fact::vocab_size_operand, fact::tensor_degree_operand, fact::vocab_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num vocab, num tp, num pad) { return pad != 0 || vocab % tp == 0; }

@@ -3,6 +3,7 @@
 #ifndef SHARDPLAN_RULES_MESH_HPP
 #define SHARDPLAN_RULES_MESH_HPP
 
+#include <initializer_list>  // initializer_list
 #include <shardplan/question.hpp>
 #include <shardplan/rules/fixes.hpp>
 
