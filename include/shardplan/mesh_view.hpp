@@ -72,6 +72,9 @@ constexpr bool named_before(const axis (&names)[Size], std::size_t index) {
   return false;
 }
 
+template <axis... Names>
+inline constexpr axis_set set_of = (axis_set{} | ... | axis_set(Names));
+
 template <class... Axes>
 constexpr mesh mesh_made_of() {
   mesh m;
@@ -152,7 +155,7 @@ struct mesh_view final {
   /// The same axes as a mesh by itself: the members of a group, numbered by their index.
   static constexpr mesh shape = detail::mesh_made_of<Axes...>();
   static constexpr num size = (num{1} * ... * Axes::degree);
-  static constexpr axis_set names = (axis_set{} | ... | axis_set(Axes::name));
+  static constexpr axis_set names = detail::set_of<Axes::name...>;
   static constexpr detail::placed_axes axes{{{Axes::name, {Axes::degree, Axes::stride}}...}, sizeof...(Axes)};
   template <axis Name>
   static constexpr num degree = detail::axis_in<mesh_view, Name>::step.degree;

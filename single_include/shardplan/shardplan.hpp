@@ -3020,6 +3020,9 @@ constexpr bool named_before(const axis (&names)[Size], std::size_t index) {
   return false;
 }
 
+template <axis... Names>
+inline constexpr axis_set set_of = (axis_set{} | ... | axis_set(Names));
+
 template <class... Axes>
 constexpr mesh mesh_made_of() {
   mesh m;
@@ -3100,7 +3103,7 @@ struct mesh_view final {
   /// The same axes as a mesh by itself: the members of a group, numbered by their index.
   static constexpr mesh shape = detail::mesh_made_of<Axes...>();
   static constexpr num size = (num{1} * ... * Axes::degree);
-  static constexpr axis_set names = (axis_set{} | ... | axis_set(Axes::name));
+  static constexpr axis_set names = detail::set_of<Axes::name...>;
   static constexpr detail::placed_axes axes{{{Axes::name, {Axes::degree, Axes::stride}}...}, sizeof...(Axes)};
   template <axis Name>
   static constexpr num degree = detail::axis_in<mesh_view, Name>::step.degree;
@@ -3317,7 +3320,7 @@ struct selected : asked_axes<View, Kept...> {
       if (kept.has(a.name)) out.push_back(a);
     return out;
   }
-  static constexpr placed_axes axes = keep((axis_set{} | ... | axis_set(Kept)));
+  static constexpr placed_axes axes = keep(set_of<Kept...>);
 };
 
 /// Whether `parts` stand one after the other in `axes`, and no rank lies between.
@@ -3341,20 +3344,22 @@ constexpr placed_axes replaced(const placed_axes& axes, std::size_t begin, std::
   return out;
 }
 
-template <class View, axis Whole, axis First, axis... Rest>
-struct flattened
-    : asked_axes<View, First, Rest...>,
-      new_faults<View, (axis_set(First) | ... | axis_set(Rest)), std::index_sequence<0>, Whole>,
-      fault<0, asked_axes<View, First, Rest...>::sound && !neighbours(View::axes, {First, Rest...}),
-            error::flattened_axes_are_neighbours, fact::axis_named<First>, fact::axis_named<Rest>..., View> {
-  static constexpr placed_axes merge() {
-    if (!neighbours(View::axes, {First, Rest...})) return View::axes;
-    const std::size_t begin = find(View::axes, First), end = begin + 1 + sizeof...(Rest);
-    rank_group::step step = View::axes[end - 1].step;
-    for (std::size_t i = begin; i + 1 < end; ++i) step.degree *= View::axes[i].step.degree;
-    return replaced(View::axes, begin, end, {{{Whole, step}}, 1});
-  }
-  static constexpr placed_axes axes = merge();
+/// `whole` in the place of `parts`; all as it was when they are no neighbours.
+template <std::size_t Size>
+constexpr placed_axes merged(const placed_axes& axes, const axis (&parts)[Size], axis whole) {
+  if (!neighbours(axes, parts)) return axes;
+  const std::size_t begin = find(axes, parts[0]), end = begin + Size;
+  rank_group::step step = axes[end - 1].step;
+  for (std::size_t i = begin; i + 1 < end; ++i) step.degree *= axes[i].step.degree;
+  return replaced(axes, begin, end, {{{whole, step}}, 1});
+}
+
+template <class View, axis Whole, axis... Parts>
+struct flattened : asked_axes<View, Parts...>,
+                   new_faults<View, set_of<Parts...>, std::index_sequence<0>, Whole>,
+                   fault<0, asked_axes<View, Parts...>::sound && !neighbours(View::axes, {Parts...}),
+                         error::flattened_axes_are_neighbours, fact::axis_named<Parts>..., View> {
+  static constexpr placed_axes axes = merged(View::axes, {Parts...}, Whole);
 };
 
 template <class... Axes>

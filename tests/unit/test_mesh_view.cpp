@@ -187,6 +187,21 @@ TEST_CASE("the views of a plan with every axis larger than one are the meshes of
   compare(face_of(root_mesh<cluster>()), cluster::spec);
 }
 
+TEST_CASE("group is what the runtime asks for: group_of, over axes of any one view") {
+  using model = model_with<2>;
+  constexpr auto attention = attention_mesh<mine, model>();
+  for (num rank = 0; rank < world; ++rank) {
+    const auto of_value = [&](axis_set over) { return group_of(mine::spec, model::spec, rank, over); };
+    CHECK(group<axis::pp>(root, rank) == of_value(axis::pp));
+    CHECK(group<axis::fsdp_cp>(root, rank) == of_value(axis::fsdp_cp));
+    CHECK(group<axis::cp, axis::tp>(dense, rank) == of_value(axis::cp | axis::tp));
+    CHECK(group<axis::dp_replicate, axis::efsdp>(expert, rank) == of_value(axis::dp_replicate | axis::efsdp));
+    CHECK(group<axis::ep, axis::etp>(expert, rank) == of_value(axis::ep | axis::etp));
+    CHECK(group<axis::cp_ulysses>(attention, rank) == of_value(axis::cp_ulysses));
+    CHECK(group<axis::tp_copies>(attention, rank) == of_value(axis::tp_copies));
+  }
+}
+
 TEST_CASE("coordinates and group: member(index) is the rank, and the index has its places in the view's own mesh") {
   const auto posts = [](auto view, num ranks) {
     for (num rank = 0; rank < ranks; ++rank) {
