@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // An axis twice: selected, composed with itself, as a new name that is taken, and in a root.
 // expect-error: an_axis_stands_once.*axis_named<shardplan::axis::cp>
-// expect-error: an_axis_stands_once.*axis_named<shardplan::axis::tp>
+// expect-error: axis::tp>, shardplan::mesh_view<mine, shardplan::view_axis<shardplan::axis::cp, 2, 2>
+// expect-error: axis::tp>, shardplan::mesh_view<mine, shardplan::view_axis<shardplan::axis::pp, 1, 8>
 // expect-error: an_axis_stands_once.*axis_named<shardplan::axis::pp>
-// expect-error: an_axis_stands_once.*axis_named<shardplan::axis::fsdp>
+// expect-error: an_axis_stands_once.*axis_named<shardplan::axis::fsdp>, shardplan::axis_of
 // expect-error: shardplan: an axis must stand in a mesh only once
 // expect-errors: 5
 #include <shardplan/mesh_algebra.hpp>

@@ -387,6 +387,13 @@ TEST_CASE("compose: places are those of both views, each pair of places once, wh
                 dense);
 }
 
+// An axis of degree 1 stands where it stood, and two of them in one order.
+struct sharded final : plan<fully_sharded<4>> {};
+static_assert(compose(select<axis::tp>(dense_mesh<sharded>()), select<axis::fsdp_cp>(root_mesh<sharded>())) ==
+              select<axis::fsdp_cp, axis::tp>(root_mesh<sharded>()));
+static_assert(compose(select<axis::tp>(dense_mesh<sharded>()), select<axis::cp>(dense_mesh<sharded>())) ==
+              compose(select<axis::cp>(dense_mesh<sharded>()), select<axis::tp>(dense_mesh<sharded>())));
+
 TEST_CASE("two axes are apart when in each group every pair of places is a rank that knows both, and only then") {
   constexpr num most = 16;
   for (num s = 1; s <= most; ++s)
