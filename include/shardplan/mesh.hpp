@@ -43,9 +43,12 @@ struct mesh {
   friend constexpr bool operator==(const mesh&, const mesh&) = default;
 };
 
+/// Position of `rank` on an axis of `degree` places whose neighbours are `stride` ranks apart.
+constexpr num place_on(num degree, num stride, num rank) { return rank / stride % degree; }
+
 /// Position of `rank` on one axis; 0 on an axis the mesh has not got.
 constexpr num coordinate(const mesh& m, num rank, axis a) {
-  return m.find(a) == mesh::npos ? 0 : rank / m.stride(a) % m.degree(a);
+  return m.find(a) == mesh::npos ? 0 : place_on(m.degree(a), m.stride(a), rank);
 }
 
 /// Merges the neighbouring axes `first` and `second` into one.
@@ -99,6 +102,13 @@ struct rank_group {
     for (std::size_t k = steps.size(); k-- > 0; i /= steps[k].degree) rank += i % steps[k].degree * steps[k].stride;
     return rank;
   }
+  /// Adds an axis that varies faster than those the group has: the ranks that differ from `rank` on it too are members.
+  constexpr void widen(num rank, step by) {
+    const num at = place_on(by.degree, by.stride, rank);
+    first -= at * by.stride;
+    index = index * by.degree + at;
+    steps.push_back(by);
+  }
   friend constexpr bool operator==(const rank_group&, const rank_group&) = default;
 };
 
@@ -106,14 +116,8 @@ struct rank_group {
 constexpr rank_group select(const mesh& m, num rank, axis_set over) {
   rank_group g;
   g.first = rank;
-  for (const mesh_axis& a : m.axes) {
-    if (!over.has(a.name)) continue;
-    const num at = coordinate(m, rank, a.name);
-    const num stride = m.stride(a.name);
-    g.first -= at * stride;
-    g.index = g.index * a.degree + at;
-    g.steps.push_back({a.degree, stride});
-  }
+  for (const mesh_axis& a : m.axes)
+    if (over.has(a.name)) g.widen(rank, {a.degree, m.stride(a.name)});
   return g;
 }
 

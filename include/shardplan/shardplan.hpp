@@ -21,6 +21,8 @@
 #include <shardplan/collectives.hpp>
 #include <shardplan/layer_collectives.hpp>
 #include <shardplan/mesh.hpp>
+#include <shardplan/mesh_algebra.hpp>
+#include <shardplan/mesh_view.hpp>
 #include <shardplan/module_plan.hpp>
 #include <shardplan/ownership.hpp>
 #include <shardplan/parameters.hpp>

@@ -1544,9 +1544,12 @@ struct mesh {
   friend constexpr bool operator==(const mesh&, const mesh&) = default;
 };
 
+/// Position of `rank` on an axis of `degree` places whose neighbours are `stride` ranks apart.
+constexpr num place_on(num degree, num stride, num rank) { return rank / stride % degree; }
+
 /// Position of `rank` on one axis; 0 on an axis the mesh has not got.
 constexpr num coordinate(const mesh& m, num rank, axis a) {
-  return m.find(a) == mesh::npos ? 0 : rank / m.stride(a) % m.degree(a);
+  return m.find(a) == mesh::npos ? 0 : place_on(m.degree(a), m.stride(a), rank);
 }
 
 /// Merges the neighbouring axes `first` and `second` into one.
@@ -1600,6 +1603,13 @@ struct rank_group {
     for (std::size_t k = steps.size(); k-- > 0; i /= steps[k].degree) rank += i % steps[k].degree * steps[k].stride;
     return rank;
   }
+  /// Adds an axis that varies faster than those the group has: the ranks that differ from `rank` on it too are members.
+  constexpr void widen(num rank, step by) {
+    const num at = place_on(by.degree, by.stride, rank);
+    first -= at * by.stride;
+    index = index * by.degree + at;
+    steps.push_back(by);
+  }
   friend constexpr bool operator==(const rank_group&, const rank_group&) = default;
 };
 
@@ -1607,14 +1617,8 @@ struct rank_group {
 constexpr rank_group select(const mesh& m, num rank, axis_set over) {
   rank_group g;
   g.first = rank;
-  for (const mesh_axis& a : m.axes) {
-    if (!over.has(a.name)) continue;
-    const num at = coordinate(m, rank, a.name);
-    const num stride = m.stride(a.name);
-    g.first -= at * stride;
-    g.index = g.index * a.degree + at;
-    g.steps.push_back({a.degree, stride});
-  }
+  for (const mesh_axis& a : m.axes)
+    if (over.has(a.name)) g.widen(rank, {a.degree, m.stride(a.name)});
   return g;
 }
 
@@ -2746,100 +2750,6 @@ constexpr parsed_plan parse_plan(text_view text, num world = 0) { return detail:
 }  // namespace shardplan
 #endif  // SHARDPLAN_PLAN_PARSE_HPP
 
-// ---- shardplan/plan_text.hpp ----
-// SPDX-License-Identifier: Apache-2.0
-// A plan as text, both ways: parse_plan (plan_parse.hpp) and print_plan; and as a literal: "tp=2,cp=2/ring"_plan.
-#ifndef SHARDPLAN_PLAN_TEXT_HPP
-#define SHARDPLAN_PLAN_TEXT_HPP
-
-namespace shardplan {
-
-/// Long enough for every plan whose degrees are in range.
-using plan_text = fixed_text<2048>;
-
-/// The canonical text: axes in the order of plan_axes, then the flags. An axis of degree 1 whose options are the
-/// defaults is left out; for any other, the options in force are written, defaults too. One rank is "tp=1".
-/// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
-constexpr plan_text print_plan(const plan_spec& p) {
-  plan_text out;
-  const auto begin = [&](text_view name, num degree) {
-    out.add(out.size() == 0 ? "" : ",").add(name).add("=").add(degree);
-  };
-  if (p.pp != 1 || p.schedule != schedule_kind::one_f_one_b || !p.stages.empty()) {
-    begin("pp", p.pp);
-    out.add("/").add(name_of(p.schedule));
-    if (p.schedule == schedule_kind::interleaved) out.add(p.virtual_stages);
-    for (std::size_t i = 0; i < p.stages.size(); ++i) out.add(i == 0 ? "/layers:" : "+").add(p.stages[i]);
-  }
-  if (p.dp_replicate != 1) begin("dp_replicate", p.dp_replicate);
-  if (p.fsdp != 1 || p.zero != zero_stage::zero3) {
-    begin("fsdp", p.fsdp);
-    out.add("/").add(name_of(p.zero));
-  }
-  if (p.cp != 1 || p.method != cp_method::ulysses || p.layout != layout_kind::contiguous) {
-    begin("cp", p.cp);
-    if (p.method == cp_method::ulysses_ring)
-      out.add("/ulysses").add(p.method_ulysses).add("xring").add(p.method_ring);
-    else
-      out.add("/").add(name_of(p.method));
-    out.add("/").add(name_of(p.layout));
-  }
-  if (p.tp != 1 || p.sequence_parallel) {
-    begin("tp", p.tp);
-    if (p.sequence_parallel) out.add("/sp");
-  }
-  // A dispatch kind is in force whenever experts are cut, be it by etp alone.
-  if (p.ep != 1 || p.etp != 1 || p.dispatch != dispatch_kind::dispatch) {
-    begin("ep", p.ep);
-    out.add("/").add(name_of(p.dispatch));
-  }
-  if (p.etp != 1) begin("etp", p.etp);
-  const auto flag = [&](text_view name, bool given) {
-    if (given) out.add(out.size() == 0 ? "" : ",").add(name);
-  };
-  flag("kv_replicate", p.kv_replicate);
-  flag("vocab_pad", p.vocab_pad);
-  flag("expert_pad", p.expert_pad);
-  if (out.size() == 0) out.add("tp=1");
-  return out;
-}
-
-// ---- literal
-
-namespace error {
-/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
-template <plan_problem Problem, std::size_t Position, char Character>
-struct plan_text_is_wrong_at_character {
-  static_assert(Problem == plan_problem::none, "shardplan: the text of a plan must be readable at this character");
-  static constexpr bool told = true;
-};
-}  // namespace error
-
-namespace literals {
-/// "tp=2,cp=2/ring"_plan: a plan_spec; a text that parse_plan refuses does not compile. Not consteval, for it need not
-/// be: what is checked is the template argument. Clang 14 miscompiles a consteval that returns so large a value.
-template <detail::literal_text Text>
-constexpr plan_spec operator""_plan() {
-  constexpr parsed_plan parsed = parse_plan(Text.view());
-#if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
-#if defined(__clang__)
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wc++26-extensions"
-#endif
-  static_assert(parsed.ok(), parsed.message.view());
-#if defined(__clang__)
-#pragma clang diagnostic pop
-#endif
-#endif
-  constexpr char at = parsed.position < Text.view().size() ? Text.view()[parsed.position] : '\0';
-  static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at>::told);
-  return parsed.plan;
-}
-}  // namespace literals
-
-}  // namespace shardplan
-#endif  // SHARDPLAN_PLAN_TEXT_HPP
-
 // ---- shardplan/policies.hpp ----
 // SPDX-License-Identifier: Apache-2.0
 // The type face of a plan: policies that a compiler prints by name, composed in any order.
@@ -3145,6 +3055,623 @@ concept BatchType = requires {
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_POLICIES_HPP
+
+// ---- shardplan/mesh_view.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// The type face of a mesh: views, whose axes, degrees and strides are part of their type. They are made of the meshes
+// of mesh.hpp, under the same names: dense_mesh(spec) is a value, dense_mesh<Plan>() a view. A mesh that cannot be does
+// not compile. mesh_algebra.hpp makes one view from another.
+#ifndef SHARDPLAN_MESH_VIEW_HPP
+#define SHARDPLAN_MESH_VIEW_HPP
+
+namespace shardplan {
+
+namespace error {
+struct degrees_of_a_mesh_are_in_range {
+  SHARDPLAN_SENTENCE("every degree of a mesh must be at least 1, and their product at most 2147483647");
+};
+struct a_view_has_the_ranks_of_its_root {
+  SHARDPLAN_SENTENCE("the degrees of a view must multiply to the number of ranks of its root");
+};
+struct an_axis_stands_once {
+  SHARDPLAN_SENTENCE("an axis must stand in a mesh only once");
+};
+struct an_axis_is_of_the_view {
+  SHARDPLAN_SENTENCE("an axis that is asked for must be one of the view");
+};
+}  // namespace error
+
+namespace fact {
+template <axis>
+struct axis_named;
+template <num>
+struct ranks_of_view;
+template <num>
+struct ranks_of_root;
+}  // namespace fact
+
+/// An axis and its degree: of a root, or a part of an axis that is split.
+template <axis Name, num Degree>
+struct axis_of final {
+  static constexpr axis name = Name;
+  static constexpr num degree = Degree;
+};
+
+template <class A>
+concept MeshAxis = requires {
+  axis_of<A::name, A::degree>{};
+};
+
+/// An axis of a view: neighbours on it are `Stride` ranks apart.
+template <axis Name, num Degree, num Stride>
+struct view_axis final {
+  static constexpr axis name = Name;
+  static constexpr num degree = Degree, stride = Stride;
+};
+
+namespace detail {
+
+/// A base class that is an error when `Broken`. The index tells bases with the same facts apart.
+template <std::size_t, bool Broken, class Error, class... Facts>
+struct fault {};
+template <std::size_t Index, class Error, class... Facts>
+struct fault<Index, true, Error, Facts...> : Error::template broken_with<Facts...> {};
+
+template <std::size_t Size>
+constexpr bool named_before(const axis (&names)[Size], std::size_t index) {
+  for (std::size_t i = 0; i < index; ++i)
+    if (names[i] == names[index]) return true;
+  return false;
+}
+
+template <axis... Names>
+inline constexpr axis_set set_of = (axis_set{} | ... | axis_set(Names));
+
+template <class... Axes>
+constexpr mesh mesh_made_of() {
+  mesh m;
+  (m.axes.push_back({Axes::name, Axes::degree}), ...);
+  return m;
+}
+
+constexpr bool degrees_in_range(const mesh& m) {
+  num product = 1;
+  for (const mesh_axis& a : m.axes) {
+    product = a.degree < 1 ? -1 : checked_product(product, a.degree);
+    if (product < 1 || product > max_degree) return false;
+  }
+  return true;
+}
+
+template <class Index, class... Axes>
+struct root_faults;
+template <std::size_t... Index, class... Axes>
+struct root_faults<std::index_sequence<Index...>, Axes...>
+    : fault<0, !degrees_in_range(mesh_made_of<Axes...>()), error::degrees_of_a_mesh_are_in_range, Axes...>,
+      fault<Index, named_before({Axes::name...}, Index), error::an_axis_stands_once, fact::axis_named<Axes::name>,
+            Axes...>... {
+  // A faulty root is a mesh without axes: its error stays the only one.
+  static constexpr bool sound =
+      degrees_in_range(mesh_made_of<Axes...>()) && !(named_before({Axes::name...}, Index) || ... || false);
+  static constexpr mesh spec = sound ? mesh_made_of<Axes...>() : mesh{};
+};
+
+/// Axes with strides: what a view is, as a value.
+struct placed_axis {
+  axis name{};
+  rank_group::step step{};
+};
+using placed_axes = fixed_vector<placed_axis, num_axes>;
+
+/// The axes of a mesh within an axis of this stride; 1: within the world.
+constexpr placed_axes placed(const mesh& m, num stride = 1) {
+  placed_axes out;
+  for (const mesh_axis& a : m.axes) out.push_back({a.name, {a.degree, stride * m.stride(a.name)}});
+  return out;
+}
+
+constexpr fixed_vector<num, num_axes> coordinates(const placed_axes& axes, num rank) {
+  fixed_vector<num, num_axes> out;
+  for (const placed_axis& a : axes) out.push_back(place_on(a.step.degree, a.step.stride, rank));
+  return out;
+}
+constexpr rank_group group(const placed_axes& axes, num rank) {
+  rank_group g;
+  g.first = rank;
+  for (const placed_axis& a : axes) g.widen(rank, a.step);
+  return g;
+}
+
+template <class View, axis Name>
+struct axis_in;
+
+}  // namespace detail
+
+/// A root of one's own: struct cluster final : mesh_root<axis_of<axis::pp, 2>, axis_of<axis::tp, 8>> {}; slowest axis
+/// first. Roots of different names are different ranks, even with the same axes.
+template <MeshAxis... Axes>
+struct mesh_root : private detail::root_faults<std::index_sequence_for<Axes...>, Axes...> {
+  static constexpr mesh spec = detail::root_faults<std::index_sequence_for<Axes...>, Axes...>::spec;
+};
+
+template <class R>
+concept MeshRoot = requires {
+  { R::spec } -> std::same_as<const mesh&>;
+};
+
+/// A view, or a submesh of one: view_axis<...> each, slowest first. Made by the functions below, and empty: what it
+/// says is data, which device code can use.
+template <class Root, class... Axes>
+struct mesh_view final {
+  using root = Root;
+  /// The same axes as a mesh by itself: the members of a group, numbered by their index.
+  static constexpr mesh shape = detail::mesh_made_of<Axes...>();
+  static constexpr num size = (num{1} * ... * Axes::degree);
+  static constexpr axis_set names = detail::set_of<Axes::name...>;
+  static constexpr detail::placed_axes axes{{{Axes::name, {Axes::degree, Axes::stride}}...}, sizeof...(Axes)};
+  template <axis Name>
+  static constexpr num degree = detail::axis_in<mesh_view, Name>::step.degree;
+  template <axis Name>
+  static constexpr num stride = detail::axis_in<mesh_view, Name>::step.stride;
+
+  friend constexpr bool operator==(mesh_view, mesh_view) { return true; }
+};
+
+namespace detail {
+
+template <class V>
+inline constexpr bool is_view = false;
+template <class Root, class... Axes>
+inline constexpr bool is_view<mesh_view<Root, Axes...>> = true;
+
+}  // namespace detail
+
+template <class V>
+concept MeshView = detail::is_view<V>;
+
+namespace detail {
+
+/// Faults of axes that are asked of a view: one that it has not, or one twice.
+template <class View, class Index, axis... Asked>
+struct asked_faults;
+template <class View, std::size_t... Index, axis... Asked>
+struct asked_faults<View, std::index_sequence<Index...>, Asked...>
+    : fault<Index, !View::names.has(Asked), error::an_axis_is_of_the_view, fact::axis_named<Asked>, View>...,
+      fault<Index, named_before({Asked...}, Index), error::an_axis_stands_once, fact::axis_named<Asked>, View>... {
+  static constexpr bool sound = ((View::names.has(Asked) && !named_before({Asked...}, Index)) && ... && true);
+};
+template <class View, axis... Asked>
+using asked_axes = asked_faults<View, std::make_index_sequence<sizeof...(Asked)>, Asked...>;
+
+constexpr std::size_t find(const placed_axes& axes, axis name) {
+  std::size_t i = 0;
+  while (i < axes.size() && axes[i].name != name) ++i;
+  return i;
+}
+
+template <class View, axis Name>
+struct axis_in : asked_axes<View, Name> {
+  static constexpr rank_group::step step =
+      View::names.has(Name) ? View::axes[find(View::axes, Name)].step : rank_group::step{};
+};
+
+/// The type of the view whose axes are `Source::axes`.
+template <class Root, class Source, class Index = std::make_index_sequence<Source::axes.size()>>
+struct view_of;
+template <class Root, class Source, std::size_t... Index>
+struct view_of<Root, Source, std::index_sequence<Index...>> {
+  using type = mesh_view<
+      Root, view_axis<Source::axes[Index].name, Source::axes[Index].step.degree, Source::axes[Index].step.stride>...>;
+};
+template <class Root, class Source>
+using view_of_t = typename view_of<Root, Source>::type;
+
+template <class Plan>
+constexpr bool degrees_in_range() {
+  const num world = world_size(Plan::spec), expert = checked_product(Plan::spec.ep, Plan::spec.etp);
+  return world >= 1 && world <= max_degree && expert >= 1 && expert <= max_degree;
+}
+
+/// A plan's ranks, factorised as `Mesh::of()` says.
+template <class Plan, class Mesh, bool Sound = degrees_in_range<Plan>()>
+struct plan_view;
+template <class Plan, class Mesh>
+struct plan_view<Plan, Mesh, true>
+    : fault<0, Mesh::of().size() != world_size(Plan::spec), error::a_view_has_the_ranks_of_its_root,
+            fact::ranks_of_view<Mesh::of().size()>, fact::ranks_of_root<world_size(Plan::spec)>, Plan> {
+  static constexpr placed_axes axes = placed(Mesh::of());
+};
+template <class Plan, class Mesh>
+struct plan_view<Plan, Mesh, false>
+    : error::degrees_of_a_mesh_are_in_range::broken_with<
+          axis_of<axis::pp, Plan::spec.pp>, axis_of<axis::dp_replicate, Plan::spec.dp_replicate>,
+          axis_of<axis::fsdp, Plan::spec.fsdp>, axis_of<axis::cp, Plan::spec.cp>, axis_of<axis::tp, Plan::spec.tp>,
+          axis_of<axis::ep, Plan::spec.ep>, axis_of<axis::etp, Plan::spec.etp>, Plan> {
+  static constexpr placed_axes axes{};
+};
+
+template <class Plan>
+struct root_of {
+  static constexpr mesh of() { return root_mesh(Plan::spec); }
+};
+template <class Plan>
+struct dense_of {
+  static constexpr mesh of() { return dense_mesh(Plan::spec); }
+};
+template <class Plan>
+struct expert_of {
+  static constexpr mesh of() { return expert_mesh(Plan::spec); }
+};
+template <class Plan, class Model>
+struct attention_of {
+  static constexpr mesh of() {
+    const bool divides = ulysses_degree(Plan::spec) >= 1 && Model::spec.num_key_value_heads >= 1;
+    return divides ? attention_mesh(Plan::spec, Model::spec) : mesh{};
+  }
+};
+
+template <class Root>
+struct root_view : plan_view<Root, root_of<Root>> {};
+template <MeshRoot Root>
+struct root_view<Root> {
+  static constexpr placed_axes axes = placed(Root::spec);
+};
+
+}  // namespace detail
+
+// ---- the views of a plan, and of a root of one's own
+// post: the axes of NAME_mesh<Plan>() are those of NAME_mesh(Plan::spec), and group(view, rank) is select() of them all
+
+template <class Root>
+requires(PlanType<Root> || MeshRoot<Root>) constexpr auto root_mesh() {
+  return detail::view_of_t<Root, detail::root_view<Root>>{};
+}
+template <PlanType Plan>
+constexpr auto dense_mesh() {
+  return detail::view_of_t<Plan, detail::plan_view<Plan, detail::dense_of<Plan>>>{};
+}
+template <PlanType Plan>
+constexpr auto expert_mesh() {
+  return detail::view_of_t<Plan, detail::plan_view<Plan, detail::expert_of<Plan>>>{};
+}
+template <PlanType Plan, ModelType Model>
+constexpr auto attention_mesh() {
+  return detail::view_of_t<Plan, detail::plan_view<Plan, detail::attention_of<Plan, Model>>>{};
+}
+
+// ---- where a rank stands
+
+/// Position of `rank` on one axis of the view.
+template <axis Name, MeshView View>
+constexpr num coordinate(View, num rank) {
+  return place_on(View::template degree<Name>, View::template stride<Name>, rank);
+}
+
+/// Positions of `rank` on all axes, in the order of the view.
+/// post: coordinates(view, rank)[i] == coordinate<name of axis i>(view, rank)
+template <MeshView View>
+constexpr fixed_vector<num, num_axes> coordinates(View, num rank) {
+  return detail::coordinates(View::axes, rank);
+}
+
+/// The ranks that differ from `rank` only on axes of the view, in row-major order of these.
+/// post: group(view, rank).member(group(view, rank).index) == rank
+/// post: coordinate(view.shape, group(view, rank).index, a) == coordinate<a>(view, rank)
+template <MeshView View>
+constexpr rank_group group(View, num rank) {
+  return detail::group(View::axes, rank);
+}
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_MESH_VIEW_HPP
+
+// ---- shardplan/mesh_algebra.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// The algebra of views: select, flatten, unflatten and compose make one view from another, group asks one. Views are
+// composed only when they are of one root; an axis used twice, or one that the view has not, does not compile either.
+//
+//   struct mine final : plan<fully_sharded<2>, context_parallel<2>, tensor_parallel<2>, expert_parallel<4>> {};
+//   constexpr auto dense = dense_mesh<mine>();                        // (pp, dp_replicate, fsdp, cp, tp), 8 ranks
+//   constexpr auto shards = select<axis::fsdp_cp>(flatten<axis::fsdp_cp, axis::fsdp, axis::cp>(dense));  // 4 ranks
+//   constexpr auto both = compose(select<axis::tp>(dense), shards);   // (fsdp_cp, tp), 8 ranks
+//   static_assert(shards.stride<axis::fsdp_cp> == 2 && group<axis::tp>(dense, 5).first == 4);
+#ifndef SHARDPLAN_MESH_ALGEBRA_HPP
+#define SHARDPLAN_MESH_ALGEBRA_HPP
+
+namespace shardplan {
+
+namespace error {
+struct views_share_a_root {
+  SHARDPLAN_SENTENCE("views must share a root to be composed; these are of different ranks");
+};
+struct composed_axes_are_apart {
+  SHARDPLAN_SENTENCE(
+      "axes that are composed must be apart: the stride of one a multiple of stride * degree of the other");
+};
+struct flattened_axes_are_neighbours {
+  SHARDPLAN_SENTENCE("axes that are flattened must be neighbours in the view, the slowest named first");
+};
+struct parts_multiply_to_the_whole {
+  SHARDPLAN_SENTENCE("the degrees of the parts must multiply to the degree of the axis that is split");
+};
+}  // namespace error
+
+namespace fact {
+template <num>
+struct degree_of_whole;
+template <num>
+struct product_of_parts;
+}  // namespace fact
+
+namespace detail {
+
+/// Faults of axes that come in the place of others: a name that the rest of the view has. Told only of a view that has
+/// those others.
+template <class View, axis_set Gone, class Index, axis... New>
+struct new_faults;
+template <class View, axis_set Gone, std::size_t... Index, axis... New>
+struct new_faults<View, Gone, std::index_sequence<Index...>, New...>
+    : fault<Index,
+            (View::names | Gone) == View::names &&
+                ((View::names.has(New) && !Gone.has(New)) || named_before({New...}, Index)),
+            error::an_axis_stands_once, fact::axis_named<New>, View>... {};
+
+template <class View, axis... Kept>
+struct selected : asked_axes<View, Kept...> {
+  static constexpr placed_axes keep(axis_set kept) {
+    placed_axes out;
+    for (const placed_axis& a : View::axes)
+      if (kept.has(a.name)) out.push_back(a);
+    return out;
+  }
+  static constexpr placed_axes axes = keep(set_of<Kept...>);
+};
+
+/// Whether `parts` stand one after the other in `axes`, and no rank lies between.
+template <std::size_t Size>
+constexpr bool neighbours(const placed_axes& axes, const axis (&parts)[Size]) {
+  const std::size_t begin = find(axes, parts[0]);
+  for (std::size_t i = 0; i < Size; ++i) {
+    if (begin + i >= axes.size() || axes[begin + i].name != parts[i]) return false;
+    const rank_group::step step = axes[begin + i].step;
+    if (i > 0 && axes[begin + i - 1].step.stride != step.stride * step.degree) return false;
+  }
+  return true;
+}
+
+// `axes` with those from `begin` to `end` replaced.
+constexpr placed_axes replaced(const placed_axes& axes, std::size_t begin, std::size_t end, const placed_axes& by) {
+  placed_axes out;
+  for (std::size_t i = 0; i < begin; ++i) out.push_back(axes[i]);
+  for (const placed_axis& a : by) out.push_back(a);
+  for (std::size_t i = end; i < axes.size(); ++i) out.push_back(axes[i]);
+  return out;
+}
+
+/// `whole` in the place of `parts`; all as it was when they are no neighbours.
+template <std::size_t Size>
+constexpr placed_axes merged(const placed_axes& axes, const axis (&parts)[Size], axis whole) {
+  if (!neighbours(axes, parts)) return axes;
+  const std::size_t begin = find(axes, parts[0]), end = begin + Size;
+  rank_group::step step = axes[end - 1].step;
+  for (std::size_t i = begin; i + 1 < end; ++i) step.degree *= axes[i].step.degree;
+  return replaced(axes, begin, end, {{{whole, step}}, 1});
+}
+
+template <class View, axis Whole, axis... Parts>
+struct flattened : asked_axes<View, Parts...>,
+                   new_faults<View, set_of<Parts...>, std::index_sequence<0>, Whole>,
+                   fault<0, asked_axes<View, Parts...>::sound && !neighbours(View::axes, {Parts...}),
+                         error::flattened_axes_are_neighbours, fact::axis_named<Parts>..., View> {
+  static constexpr placed_axes axes = merged(View::axes, {Parts...}, Whole);
+};
+
+template <class... Axes>
+constexpr num product_of() {
+  num product = 1;
+  ((product = checked_product(product, Axes::degree)), ...);
+  return product;
+}
+
+template <class View, axis Whole, class... Parts>
+struct unflattened : axis_in<View, Whole>,
+                     new_faults<View, axis_set(Whole), std::index_sequence_for<Parts...>, Parts::name...>,
+                     fault<0, View::names.has(Whole) && product_of<Parts...>() != axis_in<View, Whole>::step.degree,
+                           error::parts_multiply_to_the_whole, fact::axis_named<Whole>,
+                           fact::degree_of_whole<axis_in<View, Whole>::step.degree>,
+                           fact::product_of_parts<product_of<Parts...>()>, Parts...> {
+  static constexpr placed_axes split() {
+    if (!View::names.has(Whole) || product_of<Parts...>() < 1) return View::axes;
+    const std::size_t at = find(View::axes, Whole);
+    return replaced(View::axes, at, at + 1, placed(mesh_made_of<Parts...>(), View::axes[at].step.stride));
+  }
+  static constexpr placed_axes axes = split();
+};
+
+/// Whether each place on the one axis goes with each on the other, and the ranks know both: the slower axis steps over
+/// whole turns of the faster one. An axis of degree 1 is apart from all.
+constexpr bool apart(rank_group::step a, rank_group::step b) {
+  return a.degree == 1 || b.degree == 1 || a.stride % (b.stride * b.degree) == 0 ||
+         b.stride % (a.stride * a.degree) == 0;
+}
+
+template <class A, class... Others>
+struct overlap_faults
+    : fault<0, A::name != Others::name && !apart({A::degree, A::stride}, {Others::degree, Others::stride}),
+            error::composed_axes_are_apart, A, Others>... {};
+
+/// The slower axis comes first. The order of axes of degree 1 means nothing to ranks; it is made the same for every
+/// order of composing.
+constexpr bool comes_before(const placed_axis& a, const placed_axis& b) {
+  if (a.step.stride != b.step.stride) return a.step.stride > b.step.stride;
+  if (a.step.degree != b.step.degree) return a.step.degree > b.step.degree;
+  return a.name < b.name;
+}
+constexpr placed_axes in_order(placed_axes axes) {
+  for (std::size_t i = 1; i < axes.size(); ++i)
+    for (std::size_t k = i; k > 0 && comes_before(axes[k], axes[k - 1]); --k) {
+      const placed_axis faster = axes[k - 1];
+      axes[k - 1] = axes[k];
+      axes[k] = faster;
+    }
+  return axes;
+}
+
+template <class A, class B>
+struct composed;
+template <class Root, class... A, class... B>
+struct composed<mesh_view<Root, A...>, mesh_view<Root, B...>>
+    : fault<0, mesh_view<Root, B...>::names.has(A::name), error::an_axis_stands_once, fact::axis_named<A::name>,
+            mesh_view<Root, A...>, mesh_view<Root, B...>>...,
+      overlap_faults<A, B...>... {
+  static constexpr placed_axes join() {
+    placed_axes out = mesh_view<Root, A...>::axes;
+    for (const placed_axis& b : mesh_view<Root, B...>::axes) out.push_back(b);
+    return in_order(out);
+  }
+  static constexpr placed_axes axes = join();
+};
+template <class RootA, class RootB, class... A, class... B>
+struct composed<mesh_view<RootA, A...>, mesh_view<RootB, B...>> : error::views_share_a_root::broken_with<RootA, RootB> {
+  static constexpr placed_axes axes = mesh_view<RootA, A...>::axes;
+};
+
+}  // namespace detail
+
+/// Some axes of a view: a submesh, of which there is one for every place on the other axes.
+/// post: coordinate<a>(select<A...>(v), rank) == coordinate<a>(v, rank) for each a of A
+/// post: group(select<A...>(v), rank) is the ranks that agree with `rank` on all other axes of v
+template <axis... Kept, MeshView View>
+constexpr auto select(View) {
+  return detail::view_of_t<typename View::root, detail::selected<View, Kept...>>{};
+}
+
+/// One axis in the place of neighbours, named from the slowest on.
+/// post: coordinate<Whole>(result, r) == (coordinate<First>(v, r) * v.degree<Second> + coordinate<Second>(v, r)) * ...
+/// post: group(result, r) has the members of group(v, r), in the same order
+template <axis Whole, axis... Parts, MeshView View>
+requires(sizeof...(Parts) >= 1) constexpr auto flatten(View) {
+  return detail::view_of_t<typename View::root, detail::flattened<View, Whole, Parts...>>{};
+}
+
+/// Neighbours in the place of one axis: unflatten<axis::cp, axis_of<axis::cp_ring, 2>, axis_of<axis::cp_ulysses, 4>>.
+/// post: flatten<Whole, names of Parts...>(result) == v, as a type
+template <axis Whole, MeshAxis... Parts, MeshView View>
+requires(sizeof...(Parts) >= 1) constexpr auto unflatten(View) {
+  return detail::view_of_t<typename View::root, detail::unflattened<View, Whole, Parts...>>{};
+}
+
+/// The axes of two views of one root, the slower ones first.
+/// post: coordinate<a>(compose(v, w), r) is that of v or of w, whichever has the axis; size is v.size * w.size
+/// post: compose(v, w) == compose(w, v), as a type
+template <MeshView A, MeshView B>
+constexpr auto compose(A, B) {
+  return detail::view_of_t<typename A::root, detail::composed<A, B>>{};
+}
+
+/// The group of `rank` over some axes of a view.
+/// post: group<A...>(v, rank) == group(select<A...>(v), rank)
+template <axis First, axis... Rest, MeshView View>
+constexpr rank_group group(View view, num rank) {
+  return group(select<First, Rest...>(view), rank);
+}
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_MESH_ALGEBRA_HPP
+
+// ---- shardplan/plan_text.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// A plan as text, both ways: parse_plan (plan_parse.hpp) and print_plan; and as a literal: "tp=2,cp=2/ring"_plan.
+#ifndef SHARDPLAN_PLAN_TEXT_HPP
+#define SHARDPLAN_PLAN_TEXT_HPP
+
+namespace shardplan {
+
+/// Long enough for every plan whose degrees are in range.
+using plan_text = fixed_text<2048>;
+
+/// The canonical text: axes in the order of plan_axes, then the flags. An axis of degree 1 whose options are the
+/// defaults is left out; for any other, the options in force are written, defaults too. One rank is "tp=1".
+/// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
+constexpr plan_text print_plan(const plan_spec& p) {
+  plan_text out;
+  const auto begin = [&](text_view name, num degree) {
+    out.add(out.size() == 0 ? "" : ",").add(name).add("=").add(degree);
+  };
+  if (p.pp != 1 || p.schedule != schedule_kind::one_f_one_b || !p.stages.empty()) {
+    begin("pp", p.pp);
+    out.add("/").add(name_of(p.schedule));
+    if (p.schedule == schedule_kind::interleaved) out.add(p.virtual_stages);
+    for (std::size_t i = 0; i < p.stages.size(); ++i) out.add(i == 0 ? "/layers:" : "+").add(p.stages[i]);
+  }
+  if (p.dp_replicate != 1) begin("dp_replicate", p.dp_replicate);
+  if (p.fsdp != 1 || p.zero != zero_stage::zero3) {
+    begin("fsdp", p.fsdp);
+    out.add("/").add(name_of(p.zero));
+  }
+  if (p.cp != 1 || p.method != cp_method::ulysses || p.layout != layout_kind::contiguous) {
+    begin("cp", p.cp);
+    if (p.method == cp_method::ulysses_ring)
+      out.add("/ulysses").add(p.method_ulysses).add("xring").add(p.method_ring);
+    else
+      out.add("/").add(name_of(p.method));
+    out.add("/").add(name_of(p.layout));
+  }
+  if (p.tp != 1 || p.sequence_parallel) {
+    begin("tp", p.tp);
+    if (p.sequence_parallel) out.add("/sp");
+  }
+  // A dispatch kind is in force whenever experts are cut, be it by etp alone.
+  if (p.ep != 1 || p.etp != 1 || p.dispatch != dispatch_kind::dispatch) {
+    begin("ep", p.ep);
+    out.add("/").add(name_of(p.dispatch));
+  }
+  if (p.etp != 1) begin("etp", p.etp);
+  const auto flag = [&](text_view name, bool given) {
+    if (given) out.add(out.size() == 0 ? "" : ",").add(name);
+  };
+  flag("kv_replicate", p.kv_replicate);
+  flag("vocab_pad", p.vocab_pad);
+  flag("expert_pad", p.expert_pad);
+  if (out.size() == 0) out.add("tp=1");
+  return out;
+}
+
+// ---- literal
+
+namespace error {
+/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
+template <plan_problem Problem, std::size_t Position, char Character>
+struct plan_text_is_wrong_at_character {
+  static_assert(Problem == plan_problem::none, "shardplan: the text of a plan must be readable at this character");
+  static constexpr bool told = true;
+};
+}  // namespace error
+
+namespace literals {
+/// "tp=2,cp=2/ring"_plan: a plan_spec; a text that parse_plan refuses does not compile. Not consteval, for it need not
+/// be: what is checked is the template argument. Clang 14 miscompiles a consteval that returns so large a value.
+template <detail::literal_text Text>
+constexpr plan_spec operator""_plan() {
+  constexpr parsed_plan parsed = parse_plan(Text.view());
+#if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
+#if defined(__clang__)
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wc++26-extensions"
+#endif
+  static_assert(parsed.ok(), parsed.message.view());
+#if defined(__clang__)
+#pragma clang diagnostic pop
+#endif
+#endif
+  constexpr char at = parsed.position < Text.view().size() ? Text.view()[parsed.position] : '\0';
+  static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at>::told);
+  return parsed.plan;
+}
+}  // namespace literals
+
+}  // namespace shardplan
+#endif  // SHARDPLAN_PLAN_TEXT_HPP
 
 // ---- shardplan/question.hpp ----
 // SPDX-License-Identifier: Apache-2.0

@@ -22,6 +22,23 @@ __global__ void sum_heads(const float* values, float* sums, int length) {
   sums[blockIdx.x * Result::model.head_dim + threadIdx.x] = kept[threadIdx.x] / Result::world_size;
 }
 
+/// The place on tp of the rank that each thread asks about: of a view, degrees and strides are data too.
+template <class View>
+__global__ void place_on_tp(const int* ranks, int* places) {
+  static_assert(View::size == 16);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  places[i] = ranks[i] / View::template stride<axis::tp> % View::template degree<axis::tp>;
+}
+constexpr auto dense = dense_mesh<mine>();
+constexpr auto shards = select<axis::fsdp_cp>(flatten<axis::fsdp_cp, axis::fsdp, axis::cp>(dense));
+constexpr auto both = compose(select<axis::tp>(dense), shards);
+static_assert(unflatten<axis::fsdp_cp, axis_of<axis::fsdp, 2>, axis_of<axis::cp, 2>>(root_mesh<mine>()) == dense);
+static_assert(group<axis::ep, axis::etp>(expert_mesh<mine>(), 9).first == 8 && coordinates(both, 5)[1] == 1);
+
+void launch(const int* ranks, int* places) {
+  place_on_tp<std::remove_const_t<decltype(both)>><<<1, 16>>>(ranks, places);
+}
+
 void launch(const float* values, float* sums, int length) {
   sum_heads<result><<<result::heads_per_rank, result::model.head_dim>>>(values, sums, length);
 }
