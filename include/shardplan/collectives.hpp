@@ -35,11 +35,13 @@ class communication : layer_communication<R, Sink> {
   using base::attention_forward;
   using base::bytes;
   using base::bytes_in;
+  using base::enter;
   using base::experts_backward;
   using base::experts_forward;
   using base::gather_tokens;
   using base::group;
   using base::label;
+  using base::leave;
   using base::m_;
   using base::n_;
   using base::p_;
@@ -71,9 +73,7 @@ class communication : layer_communication<R, Sink> {
   }
 
   constexpr bool is_last(num stage) const { return stage == num_stages(p_) - 1; }
-  constexpr parameter_kind head() const {
-    return m_.tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head;
-  }
+  constexpr parameter_kind head() const { return head_weight(m_); }
 
   constexpr void use(const parameter& q) {
     if (!is_sharded(p_.zero, state_kind::parameter)) return;
@@ -111,20 +111,22 @@ class communication : layer_communication<R, Sink> {
       neighbour(operation::receive, s.stage - 1, phase::forward, s.stage);
     } else if (!shape_.embeds) {
       use_embedding(phase::forward);
-      sum_over_tp();
+      sum_over_tp(parameter_kind::embed_tokens);
     }
     const layer_range layers = stage_layers(m_, p_, s.stage);
     for (num layer = layers.begin; layer < layers.end; ++layer) {
       use_layer(layer, phase::forward);
+      enter(layer);
       gather_tokens();
       attention_forward();
-      sum_over_tp();
+      sum_over_tp(parameter_kind::o_proj, layer);
       if (is_moe_layer(m_, layer)) {
         experts_forward(layer, s.micro_batch);
       } else {
         gather_tokens();
-        sum_over_tp();
+        sum_over_tp(parameter_kind::mlp_down, layer);
       }
+      leave();
     }
     if (shape_.auxiliary) {
       label(phase::loss, parameter::no_layer);
@@ -133,28 +135,31 @@ class communication : layer_communication<R, Sink> {
     if (!is_last(s.stage)) return neighbour(operation::send, s.stage + 1, phase::forward, s.stage + 1);
     use_head(phase::loss);
     gather_tokens();
+    if (!is_cut(p_, head())) return;
     for (int i = 0; i < 3; ++i) values(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
   }
 
   constexpr void backward(const pipeline_step& s) {
     if (is_last(s.stage)) {
       use_head(phase::backward);
-      sum_over_tp();
+      sum_over_tp(head());
     } else {
       neighbour(operation::receive, s.stage + 1, phase::backward, s.stage);
     }
     const layer_range layers = stage_layers(m_, p_, s.stage);
     for (num layer = layers.end; layer-- > layers.begin;) {
       use_layer(layer, phase::backward);
+      enter(layer);
       if (is_moe_layer(m_, layer)) {
         experts_backward(layer, s.micro_batch);
       } else {
         gather_tokens();
-        sum_over_tp();
+        sum_over_tp(parameter_kind::mlp_gate, layer);
       }
       gather_tokens();
       attention_backward();
-      sum_over_tp();
+      sum_over_tp(parameter_kind::q_proj, layer);
+      leave();
     }
     if (s.stage > 0) return neighbour(operation::send, s.stage - 1, phase::backward, s.stage - 1);
     if (shape_.embeds) return;

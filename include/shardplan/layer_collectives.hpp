@@ -22,9 +22,10 @@ class layer_communication {
     stream_ = (split_ ? n_ / p.tp : n_) * m.hidden_size;
     whole_ = n_ * m.hidden_size;
   }
+  layer_communication(const layer_communication&) = delete;  // it may point into itself
 
  protected:
-  constexpr rank_group group(axis_set axes) const { return group_of(p_, m_, rank_, axes); }
+  constexpr rank_group group(axis_set axes) const { return group_of(*in_, m_, rank_, axes); }
   constexpr void label(phase why, num layer) { why_ = why, layer_ = layer; }
 
   constexpr void bytes(operation what, axis_set axes, num handed, num kept = 0, bool root = false) {
@@ -44,6 +45,18 @@ class layer_communication {
   constexpr void gather_tokens() {
     if (split_) values(operation::all_gather, axis::tp, stream_);
   }
+  /// What follows, until leave(), is of that layer.
+  constexpr void enter(num layer) {
+    at_ = layer;
+    if (p_.modules.empty()) return;
+    changed_ = plan_in_layer(p_, layer);
+    in_ = &changed_;
+  }
+  constexpr void leave() { in_ = &p_; }
+  /// After modules that hold parameters of that kind: whole ones owe no sum.
+  constexpr void sum_over_tp(parameter_kind kind, num layer = parameter::no_layer) {
+    if (is_cut(p_, kind, layer)) sum_over_tp();
+  }
   constexpr void sum_over_tp() {
     if (split_)
       values(operation::reduce_scatter, axis::tp, whole_, stream_);
@@ -52,9 +65,12 @@ class layer_communication {
   }
 
   // ---- attention: values of the queries, and of the keys (as many as the values)
-  constexpr num ulysses() const { return ulysses_degree(p_); }
-  constexpr num heads() const { return m_.num_attention_heads / p_.tp; }
-  constexpr num kv_heads() const { return m_.num_key_value_heads * kv_copies(p_, m_) / p_.tp; }
+  constexpr num ulysses() const { return ulysses_degree(*in_); }
+  constexpr bool cut() const { return is_cut(p_, parameter_kind::q_proj, at_); }
+  constexpr num heads() const { return cut() ? m_.num_attention_heads / p_.tp : m_.num_attention_heads; }
+  constexpr num kv_heads() const {
+    return cut() ? m_.num_key_value_heads * kv_copies(p_, m_) / p_.tp : m_.num_key_value_heads;
+  }
   constexpr num traded(num of) const { return n_ * num_traded_heads(of, ulysses()) * m_.head_dim; }  // to one rank
   constexpr void trade_inputs() {
     if (n_ == 0 || ulysses() == 1) return;
@@ -75,15 +91,15 @@ class layer_communication {
 
   constexpr void attention_forward() {
     trade_inputs();
-    if (n_ > 0 && p_.method == cp_method::all_gather) gather_keys();
-    if (n_ > 0 && p_.method != cp_method::all_gather)
-      for (num hop = 1; hop < ring_degree(p_); ++hop) pass_on();
+    if (n_ > 0 && in_->method == cp_method::all_gather) gather_keys();
+    if (n_ > 0 && in_->method != cp_method::all_gather)
+      for (num hop = 1; hop < ring_degree(*in_); ++hop) pass_on();
     trade_queries();
   }
   constexpr void attention_backward() {
     trade_queries();
-    const num ring = ring_degree(p_), keys = ulysses() * traded(kv_heads());
-    if (n_ > 0 && p_.method == cp_method::all_gather) {
+    const num ring = ring_degree(*in_), keys = ulysses() * traded(kv_heads());
+    if (n_ > 0 && in_->method == cp_method::all_gather) {
       gather_keys();
       for (int i = 0; i < 2; ++i) values(operation::reduce_scatter, axis::cp_ring, ring * keys, keys);
     } else if (n_ > 0 && ring > 1) {
@@ -97,7 +113,7 @@ class layer_communication {
 
   // ---- experts
   constexpr num tp_index(num rank) const { return coordinate(dense_mesh(p_), rank, axis::tp); }
-  constexpr num my_rows() const { return routed_rows(p_, n_, tp_index(rank_)).size(); }
+  constexpr num my_rows() const { return routed_rows(*in_, n_, tp_index(rank_)).size(); }
   constexpr num moe_index(num layer) const {
     num index = 0;
     for (num before = 0; before < layer; ++before) index += is_moe_layer(m_, before) ? 1 : 0;
@@ -105,11 +121,11 @@ class layer_communication {
   }
   /// Pairs that travel from rank `from` to the experts of ep rank `to` of its group.
   constexpr num pairs(num layer, num micro, num from, num to) const {
-    return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, p_.ep, to));
+    return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, in_->ep, to));
   }
   /// Rows that arrive at `rank` from its ep group.
   constexpr num arriving(num layer, num micro, num rank) const {
-    const rank_group ep = group_of(p_, m_, rank, axis::ep);
+    const rank_group ep = group_of(*in_, m_, rank, axis::ep);
     num sum = 0;
     for (num i = 0; i < ep.size(); ++i) sum += pairs(layer, micro, ep.member(i), ep.index);
     return sum;
@@ -135,7 +151,7 @@ class layer_communication {
   constexpr num gathered_rows() const {
     const rank_group g = group(axis::ep | axis::etp);
     num all = 0;
-    for (num i = 0; i < g.size(); ++i) all += routed_rows(p_, n_, tp_index(g.member(i))).size();
+    for (num i = 0; i < g.size(); ++i) all += routed_rows(*in_, n_, tp_index(g.member(i))).size();
     return all;
   }
   constexpr void all_rows() {
@@ -144,15 +160,15 @@ class layer_communication {
 
   constexpr void experts_forward(num layer, num micro) {
     const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
+    switch (in_->dispatch) {
       case dispatch_kind::all_reduce:
         gather_tokens();
         sum_over_tp();
         return;
       case dispatch_kind::dispatch: {
-        const num counts = 8 * expert_slots(p_, m_);
-        bytes(operation::all_to_all, axis::ep, counts * p_.ep, counts);
-        bytes(operation::all_gather, axis::etp, counts * p_.ep);
+        const num counts = 8 * expert_slots(*in_, m_);
+        bytes(operation::all_to_all, axis::ep, counts * in_->ep, counts);
+        bytes(operation::all_gather, axis::etp, counts * in_->ep);
         to_experts(layer, micro);
         from_experts(layer, micro);
         break;
@@ -171,7 +187,7 @@ class layer_communication {
   }
   constexpr void experts_backward(num layer, num micro) {
     const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
+    switch (in_->dispatch) {
       case dispatch_kind::all_reduce:
         gather_tokens();
         sum_over_tp();
@@ -194,6 +210,9 @@ class layer_communication {
   const model_spec& m_;
   const plan_spec& p_;
   const run_shape& shape_;
+  const plan_spec* in_ = &p_;  // as the layer at hand sees it
+  plan_spec changed_{};
+  num at_ = parameter::no_layer;
   num rank_;
   const R& routing_;
   Sink& sink_;

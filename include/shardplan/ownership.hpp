@@ -4,7 +4,6 @@
 #ifndef SHARDPLAN_OWNERSHIP_HPP
 #define SHARDPLAN_OWNERSHIP_HPP
 
-#include <shardplan/module_plan.hpp>
 #include <shardplan/pipeline.hpp>
 
 namespace shardplan {
@@ -28,8 +27,8 @@ constexpr region part_in_use(const model_spec& m, const plan_spec& plan, const p
     const dim_range r = chunk(m.num_experts, plan.ep, ep);
     dim(0) = {r.begin, r.end};
   };
-  switch (style_of(p)) {
-    case module_style::replicated:
+  switch (style_of(plan, p.kind, p.layer)) {
+    default:  // replicated: whole
       break;
     case module_style::vocabulary: {
       const dim_range r = chunk(m.vocab_size, plan.tp, tp);
@@ -47,9 +46,6 @@ constexpr region part_in_use(const model_spec& m, const plan_spec& plan, const p
         const num share = p.shape[1] / plan.tp;
         dim(1) = {tp * share, (tp + 1) * share};
       }
-      break;
-    case module_style::grouped:
-      experts_here();
       break;
     case module_style::packed_colwise: {
       experts_here();
@@ -113,7 +109,11 @@ constexpr bool is_first_copy(const model_spec& m, const plan_spec& plan, const p
   const mesh dense = dense_mesh(plan);
   if (coordinate(dense, rank, axis::dp_replicate) != 0) return false;
   if (p.kind == parameter_kind::embed_tokens && coordinate(dense, rank, axis::pp) != 0) return false;
-  if (class_of(p.kind) == parameter_class::expert) return true;  // efsdp, ep and etp are all cuts
+  if (class_of(p.kind) == parameter_class::expert) {  // efsdp, ep and etp are all cuts
+    const mesh experts = expert_mesh(plan);
+    return is_cut(plan, p.kind, p.layer) ||
+           (coordinate(experts, rank, axis::ep) == 0 && coordinate(experts, rank, axis::etp) == 0);
+  }
   const region part = part_in_use(m, plan, p, rank);
   if (part == p.whole()) return coordinate(dense, rank, axis::tp) == 0;
   return !is_key_value(p.kind) || coordinate(dense, rank, axis::tp) % kv_copies(plan, m) == 0;

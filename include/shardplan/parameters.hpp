@@ -121,6 +121,11 @@ constexpr fixed_text<96> name_of(const parameter& p) {
   return text.add(name_of(p.kind));
 }
 
+/// The weight of the head: its own, or the embedding it is tied to.
+constexpr parameter_kind head_weight(const model_spec& m) {
+  return m.tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head;
+}
+
 /// Shape of a parameter of that kind, whether or not the model has one.
 constexpr parameter make_parameter(const model_spec& m, parameter_kind kind, num layer = parameter::no_layer) {
   parameter p{kind, layer, {}};

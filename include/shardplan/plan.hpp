@@ -9,6 +9,7 @@
 #include <shardplan/layout.hpp>
 #include <shardplan/methods.hpp>
 #include <shardplan/model.hpp>
+#include <shardplan/module_plan.hpp>
 
 namespace shardplan {
 
@@ -33,9 +34,10 @@ struct plan_spec {
   layout_kind layout = layout_kind::contiguous;
   bool sequence_parallel = false;
   dispatch_kind dispatch = dispatch_kind::dispatch;
-  bool kv_replicate = false;  ///< more ranks than key/value heads hold copies of them
-  bool vocab_pad = false;     ///< the last tp rank may hold fewer vocabulary rows
-  bool expert_pad = false;    ///< the last ep rank may hold fewer experts
+  bool kv_replicate = false;   ///< more ranks than key/value heads hold copies of them
+  bool vocab_pad = false;      ///< the last tp rank may hold fewer vocabulary rows
+  bool expert_pad = false;     ///< the last ep rank may hold fewer experts
+  module_overrides modules{};  ///< other styles for some modules than the tables of module_plan.hpp say
 
   friend constexpr bool operator==(const plan_spec&, const plan_spec&) = default;
 };
@@ -59,6 +61,42 @@ constexpr num ulysses_degree(const plan_spec& p) {
 constexpr num ring_degree(const plan_spec& p) {
   return p.method == cp_method::ulysses ? 1 : p.method == cp_method::ulysses_ring ? p.method_ring : p.cp;
 }
+/// Style of the modules of `layer` that hold parameters of that kind, and whether they are cut at all.
+constexpr module_style style_of(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return style_of(p.modules, kind, layer);
+}
+constexpr bool is_cut(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return style_of(p, kind, layer) != module_style::replicated;
+}
+/// Ranks over which tensor parallelism cuts those modules.
+constexpr num tensor_degree(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return is_cut(p, kind, layer) ? p.tp : 1;
+}
+
+/// The plan as one layer sees it: the context method of its attention, and, where its experts are whole on every rank,
+/// no expert parallelism. Axes that both kinds of layers share are as they were.
+constexpr plan_spec plan_in_layer(const plan_spec& p, num layer) {
+  plan_spec in = p;
+  switch (context_style_of(p.modules, layer)) {
+    case module_style::ulysses:
+      in.method = cp_method::ulysses;
+      break;
+    case module_style::ring:
+      in.method = cp_method::ring;
+      break;
+    case module_style::all_gather:
+      in.method = cp_method::all_gather;
+      break;
+    default:
+      break;
+  }
+  if (!is_cut(p, parameter_kind::experts_gate_up, layer)) {
+    in.ep = in.etp = 1;
+    in.dispatch = dispatch_kind::dispatch;  // every row stays where it is
+  }
+  return in;
+}
+
 /// Ranks over which the tokens of one context-parallel rank are cut once more.
 constexpr num sequence_parallel_degree(const plan_spec& p) { return p.sequence_parallel ? p.tp : 1; }
 /// Expert view: efsdp * ep * etp == fsdp * cp * tp.
@@ -69,7 +107,7 @@ constexpr num num_data_shards(const plan_spec& p) { return p.dp_replicate * p.fs
 constexpr num gradient_divisor(const plan_spec& p) { return p.dp_replicate * p.fsdp * p.cp; }
 /// Ranks holding a copy of the same key/value head within a tp group, and the groups of distinct heads.
 constexpr num kv_copies(const plan_spec& p, const model_spec& m) {
-  return p.tp > m.num_key_value_heads ? p.tp / m.num_key_value_heads : 1;
+  return p.tp > m.num_key_value_heads && p.tp % m.num_key_value_heads == 0 ? p.tp / m.num_key_value_heads : 1;
 }
 constexpr num num_stages(const plan_spec& p) { return p.pp * p.virtual_stages; }
 constexpr num micro_batches(const plan_spec& p, const batch_spec& b) {

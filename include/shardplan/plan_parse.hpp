@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the text of a plan: "pp=2,fsdp=2,cp=2/ring/zigzag,tp=2/sp". Entries in any order, an absent axis has degree
-// 1, at most one degree is `*` and follows from the world. What makes a plan illegal is no matter of its text.
+// 1, at most one degree is `*` and follows from the world. An entry whose name is a pattern gives modules another
+// style: "tp=2,lm_head=replicated,layers.3.self_attn=replicated". What makes a plan illegal is no matter of its text.
 #ifndef SHARDPLAN_PLAN_PARSE_HPP
 #define SHARDPLAN_PLAN_PARSE_HPP
 
@@ -43,13 +44,16 @@ enum class plan_problem : unsigned char {
   star_without_world,       ///< the world is not known
   star_is_not_whole,        ///< the other degrees do not divide the world
   world_out_of_range,       ///< the product of the degrees is above max_degree
+  unknown_module,           ///< a pattern that names no module
+  unknown_style,            ///< not a style, or not one for the modules of the pattern
+  too_many_overrides,       ///< more module overrides than a plan can hold
 };
 
 struct parsed_plan {
   plan_spec plan{};  ///< meaningful when there is no problem
   plan_problem problem = plan_problem::none;
   std::size_t position = 0;   ///< of the offending character, from 0; the size of the text when it ends too early
-  fixed_text<320> message{};  ///< one sentence that names the axis and the value
+  fixed_text<640> message{};  ///< one sentence that names the axis and the value; of modules, everything wrong
 
   constexpr bool ok() const { return problem == plan_problem::none; }
 };
@@ -65,6 +69,8 @@ inline constexpr plan_flag plan_flags[] = {{"kv_replicate", &plan_spec::kv_repli
                                            {"expert_pad", &plan_spec::expert_pad}};
 
 inline constexpr char known_axes[] = "pp, dp_replicate, fsdp, cp, tp, ep, etp";
+inline constexpr char known_styles[] =
+    "replicated, colwise, rowwise, vocabulary, packed_colwise, grouped_rowwise, planned, ulysses, ring, all_gather";
 inline constexpr char known_flags[] = "kv_replicate, vocab_pad, expert_pad";
 
 /// The options of an axis, for the message about one that it has not got.
@@ -93,15 +99,15 @@ class plan_parser {
     for (std::size_t i = 0; i < text_.size(); ++i)
       if (text_[i] == ' ' || (text_[i] >= '\t' && text_[i] <= '\r'))
         return fail(plan_problem::space, i, "there are no spaces in a plan"), out_;
-    std::size_t begin = 0;
-    while (!text_.empty() && begin <= text_.size() && out_.ok()) {
-      const std::size_t end = find(',', begin, text_.size());
+    for_each_entry([&](std::size_t begin, std::size_t end) { module_entry(begin, end); });
+    if (!out_.ok()) return out_;
+    for_each_entry([&](std::size_t begin, std::size_t end) {
+      if (!out_.ok()) return;
       if (begin == end)
         fail(plan_problem::empty_entry, end < text_.size() ? end : end - 1, "a comma without an entry");
-      else
+      else if (!names_modules(begin, end))
         entry(begin, end);
-      begin = end + 1;
-    }
+    });
     if (out_.ok()) infer();
     return out_;
   }
@@ -148,6 +154,55 @@ class plan_parser {
     else
       value = n;
     return out_.ok();
+  }
+
+  template <class F>
+  constexpr void for_each_entry(F&& f) const {
+    for (std::size_t begin = 0; !text_.empty() && begin <= text_.size();) {
+      const std::size_t end = find(',', begin, text_.size());
+      f(begin, end);
+      begin = end + 1;
+    }
+  }
+
+  /// Neither axes nor flags have dots in their names, nor letters as their degrees.
+  constexpr bool names_modules(std::size_t begin, std::size_t end) const {
+    const std::size_t equals = find('=', begin, end);
+    const word name = part(begin, equals);
+    if (find('.', begin, equals) != equals || name == "lm_head" || name == "*") return true;
+    for (const plan_flag& flag : plan_flags)
+      if (flag.name == name) return false;
+    for (const plan_axis& a : plan_axes)
+      if (name_of(a.name) == name) return false;
+    return equals + 1 < end && text_[equals + 1] >= 'a' && text_[equals + 1] <= 'z';
+  }
+  /// Every unknown pattern and style is told, not the first alone.
+  constexpr void module_entry(std::size_t begin, std::size_t end) {
+    if (!names_modules(begin, end)) return;
+    const std::size_t equals = find('=', begin, end), value = equals < end ? equals + 1 : end;
+    const auto tell = [&](plan_problem problem, std::size_t at, word a, word b, word c = {}) {
+      if (out_.ok())
+        out_.problem = problem, out_.position = at;
+      else
+        out_.message.add("; ");
+      out_.message.add(a).add(b).add(c);
+    };
+    const auto pattern = quoted(begin, equals), style = quoted(value, end);
+    switch (merge(out_.plan.modules, part(begin, equals), part(value, end))) {
+      case override_problem::unknown_pattern:
+        return tell(plan_problem::unknown_module, begin, pattern.view(),
+                    find('.', begin, equals) != equals ? " names no module of a model"
+                                                       : " is neither an axis nor a flag nor a module of a model");
+      case override_problem::unknown_style:
+        return tell(plan_problem::unknown_style, value, style.view(), " is not a style of modules: ", known_styles);
+      case override_problem::style_does_not_fit:
+        return tell(plan_problem::unknown_style, value, style.view(), " is no style for all modules of ",
+                    pattern.view());
+      case override_problem::none:
+        break;
+    }
+    if (out_.plan.modules.full() && out_.problem != plan_problem::too_many_overrides)
+      tell(plan_problem::too_many_overrides, begin, "a plan can hold at most 24 module overrides", "");
   }
 
   constexpr void entry(std::size_t begin, std::size_t end) {

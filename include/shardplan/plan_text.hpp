@@ -9,11 +9,11 @@
 namespace shardplan {
 
 /// Long enough for every plan whose degrees are in range.
-using plan_text = fixed_text<2048>;
+using plan_text = fixed_text<4096>;
 
-/// The canonical text: axes in the order of plan_axes, then the flags. An axis of degree 1 whose options are the
-/// defaults is left out; for any other, the options in force are written, defaults too. One rank is "tp=1".
-/// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
+/// The canonical text: axes in the order of plan_axes, then the flags, then module overrides. An axis of degree 1 whose
+/// options are the defaults is left out; for any other, the options in force are written, defaults too. One rank is
+/// "tp=1". post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
 constexpr plan_text print_plan(const plan_spec& p) {
   plan_text out;
   const auto begin = [&](text_view name, num degree) {
@@ -54,6 +54,8 @@ constexpr plan_text print_plan(const plan_spec& p) {
   flag("kv_replicate", p.kv_replicate);
   flag("vocab_pad", p.vocab_pad);
   flag("expert_pad", p.expert_pad);
+  for (const module_override& o : p.modules)
+    out.add(out.size() == 0 ? "" : ",").add(pattern_of(o).view()).add("=").add(name_of(o.style));
   if (out.size() == 0) out.add("tp=1");
   return out;
 }

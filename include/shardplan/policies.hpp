@@ -242,6 +242,23 @@ struct expert_parallel final : detail::axis_policy<expert_parallel<Degree, Optio
                                                    Degree, slot::dispatch | slot::etp | slot::expert_pad, Options...> {
 };
 
+/// Another style for the modules of a pattern: override_modules<"layers.*.self_attn", module_style::replicated>.
+/// Several merge in their order, onto the tables of module_plan.hpp.
+template <detail::literal_text Pattern, module_style Style>
+struct override_modules final {
+  static constexpr void apply(plan_spec& p) { merge(p.modules, Pattern.view(), Style); }
+
+ private:
+  static constexpr override_problem problem = [] {
+    module_overrides none;
+    return merge(none, Pattern.view(), Style);
+  }();
+  static_assert(problem != override_problem::unknown_pattern,
+                "shardplan: the pattern of an override must name modules of a model");
+  static_assert(problem != override_problem::style_does_not_fit,
+                "shardplan: the style of an override must be one that all modules of its pattern can have");
+};
+
 // ---- plans, models and batches as types
 
 namespace detail {
@@ -277,6 +294,7 @@ struct plan : detail::plan_numbers<plan<Policies...>>,
               private detail::policy_faults<plan<Policies...>, std::index_sequence_for<Policies...>, Policies...> {
   static_assert((Policy<Policies> && ...), "shardplan: a plan must be made of policies");
   static constexpr plan_spec spec = detail::applied<Policies...>();
+  static_assert(!spec.modules.full(), "shardplan: a plan must hold at most 24 module overrides");
 };
 
 /// A value as a type: plan_of<"tp=2,cp=2/ring"_plan>. Compilers print all of the value, so name it (above).

@@ -94,6 +94,74 @@ constexpr stage_layer_counts nearest_even_stages(num layers, num stages) {
   return out;
 }
 
+// What is asked about modules, whose styles a plan may override layer by layer.
+
+/// Over how many ranks the heads of a layer are cut.
+struct attention_cut {
+  num tensor = 1, ulysses = 1;
+};
+constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
+  attention_cut cut{tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p)};
+  const module_style context = context_style_of(p.modules, layer);
+  if (context == module_style::ulysses) cut.ulysses = p.cp;
+  if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
+  return cut;
+}
+constexpr bool heads_divide(const question& q, attention_cut cut) {
+  const num heads = q.model.num_attention_heads, kv_heads = q.model.num_key_value_heads;
+  const num both = checked_product(cut.tensor, cut.ulysses);
+  if (both < 1 || kv_heads < 1) return false;
+  const auto whole = [&](num ranks) { return kv_heads % ranks == 0 || (q.plan.kv_replicate && ranks % kv_heads == 0); };
+  return heads % both == 0 && whole(cut.tensor) && whole(both);
+}
+/// That of the first layer whose heads cannot be cut so; of the first layer when all can.
+constexpr attention_cut strictest_attention_cut(const question& q) {
+  const attention_cut first = attention_cut_of(q.plan, 0);
+  if (q.plan.modules.empty()) return first;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+    if (const attention_cut cut = attention_cut_of(q.plan, layer); !heads_divide(q, cut)) return cut;
+  return first;
+}
+/// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
+constexpr bool any_feed_forward_is_cut(const question& q, bool experts) {
+  if (q.plan.modules.empty()) return true;
+  const parameter_kind kind = experts ? parameter_kind::experts_gate_up : parameter_kind::mlp_gate;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+    if (is_moe_layer(q.model, layer) == experts && is_cut(q.plan, kind, layer)) return true;
+  return false;
+}
+constexpr bool any_vocabulary_is_cut(const question& q) {
+  return is_cut(q.plan, parameter_kind::embed_tokens) || is_cut(q.plan, head_weight(q.model));
+}
+/// Overrides that name nothing which the model has.
+constexpr num overrides_of_nothing(const question& q) {
+  num count = 0;
+  for (const module_override& o : q.plan.modules) {
+    bool found = o.names(bit_of(parameter_kind::embed_tokens) | bit_of(head_weight(q.model)), o.layer);
+    for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+      found = found || o.names(detail::attention_bits | self_attn_bit |
+                                   (is_moe_layer(q.model, layer) ? detail::expert_bits : detail::mlp_bits),
+                               layer);
+    count += found ? 0 : 1;
+  }
+  return count;
+}
+/// Blocks (attention, feed-forward, experts of a layer) of which some modules are cut and others are whole.
+constexpr num blocks_cut_in_part(const question& q) {
+  if (q.plan.modules.empty()) return 0;
+  num count = 0;
+  const auto mixed = [&](module_set block, num layer) {
+    num cut = 0, whole = 0;
+    detail::for_each_kind(block, [&](parameter_kind k) { ++(is_cut(q.plan, k, layer) ? cut : whole); });
+    return cut > 0 && whole > 0;
+  };
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
+    count += mixed(detail::attention_bits, layer) ? 1 : 0;
+    count += mixed(is_moe_layer(q.model, layer) ? detail::expert_bits : detail::mlp_bits, layer) ? 1 : 0;
+  }
+  return count;
+}
+
 /// Facts: the types that a compiler prints, and the operands that compute them.
 namespace fact {
 
@@ -124,7 +192,25 @@ SHARDPLAN_OPERAND(expert_tensor_degree, q.plan.etp);
 SHARDPLAN_OPERAND(ulysses_degree, ::shardplan::ulysses_degree(q.plan));
 SHARDPLAN_OPERAND(ring_degree, ::shardplan::ring_degree(q.plan));
 
+// degrees over which modules are cut, 1 where overrides leave them whole
+namespace of_attention {
+SHARDPLAN_OPERAND(tensor_degree, strictest_attention_cut(q).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_attention_cut(q).ulysses);
+}  // namespace of_attention
+namespace of_dense {
+SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
+}  // namespace of_dense
+namespace of_vocabulary {
+SHARDPLAN_OPERAND(tensor_degree, any_vocabulary_is_cut(q) ? q.plan.tp : 1);
+}  // namespace of_vocabulary
+namespace of_experts {
+SHARDPLAN_OPERAND(expert_degree, any_feed_forward_is_cut(q, true) ? q.plan.ep : 1);
+SHARDPLAN_OPERAND(expert_tensor_degree, any_feed_forward_is_cut(q, true) ? q.plan.etp : 1);
+}  // namespace of_experts
+
 // options
+SHARDPLAN_OPERAND(overrides_of_nothing, ::shardplan::overrides_of_nothing(q));
+SHARDPLAN_OPERAND(blocks_cut_in_part, ::shardplan::blocks_cut_in_part(q));
 SHARDPLAN_OPERAND(kv_replicate, q.plan.kv_replicate ? 1 : 0);
 SHARDPLAN_OPERAND(vocab_pad, q.plan.vocab_pad ? 1 : 0);
 SHARDPLAN_OPERAND(expert_pad, q.plan.expert_pad ? 1 : 0);

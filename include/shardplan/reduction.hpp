@@ -8,9 +8,10 @@
 
 namespace shardplan {
 
-/// What happens to a gradient after the backward, in this order: sums over `tensor` (tp, its key/value copies, or
-/// nothing), reduce-scatter over `shard` (fsdp_cp or efsdp), sum over dp_replicate, and for a tied embedding the sum of
-/// the first and the last stage. Axes of degree 1 are part of it: they sum one value.
+/// What happens to a gradient after the backward, in this order: sums over `tensor` (tp, its key/value copies, the ep
+/// x etp group of experts that are whole on every rank, or nothing), reduce-scatter over `shard` (fsdp_cp or efsdp),
+/// sum over dp_replicate, and for a tied embedding the sum of the first and the last stage. Axes of degree 1 are part
+/// of it: they sum one value.
 struct gradient_reduction {
   axis_set tensor{};
   axis shard = axis::fsdp_cp;
@@ -35,12 +36,19 @@ constexpr gradient_reduction reduction_of(const model_spec& m, const plan_spec& 
     case parameter_kind::v_proj:
     case parameter_kind::k_bias:
     case parameter_kind::v_bias:
-      r.tensor = axis::tp_copies;  // ranks with the same head each saw its own queries
+      // Ranks with the same head each saw its own queries; whole heads on every rank saw all of them.
+      if (is_cut(plan, p.kind, p.layer)) r.tensor = axis::tp_copies;
       break;
     case parameter_kind::q_norm:
     case parameter_kind::k_norm:  // one weight for heads on different ranks
+      if (is_cut(plan, parameter_kind::q_proj, p.layer)) r.tensor = axis::tp;
+      break;
     case parameter_kind::router:  // rows were split before it
       r.tensor = axis::tp;
+      break;
+    case parameter_kind::experts_gate_up:
+    case parameter_kind::experts_down:  // where every rank has all experts, each saw its own rows
+      if (!is_cut(plan, p.kind, p.layer)) r.tensor = axis_set(axis::ep) | axis::etp;
       break;
     case parameter_kind::input_layernorm:
     case parameter_kind::post_attention_layernorm:

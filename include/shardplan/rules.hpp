@@ -6,6 +6,7 @@
 #include <shardplan/rules/experts.hpp>
 #include <shardplan/rules/heads.hpp>
 #include <shardplan/rules/mesh.hpp>
+#include <shardplan/rules/modules.hpp>
 #include <shardplan/rules/pipeline.hpp>
 #include <shardplan/rules/sequence.hpp>
 
@@ -28,7 +29,7 @@ using join = typename detail::joined<Lists...>::type;
 
 /// Every rule of the library, the presumed ones first.
 using builtin_rules = join<rule::mesh_rules, rule::model_rules, rule::head_rules, rule::sequence_rules,
-                           rule::pipeline_rules, rule::expert_rules>;
+                           rule::pipeline_rules, rule::expert_rules, rule::module_rules>;
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_RULES_HPP

@@ -143,7 +143,7 @@ section explain_parameters(const model_spec& model, const plan_spec& plan, num r
     }
     out.document.push_back({{"name", name_of(p).view()},
                             {"shape", shape},
-                            {"style", name_of(style_of(p))},
+                            {"style", name_of(style_of(plan, p.kind, p.layer))},
                             {"in_use", {{"region", region_json(part)}, {"elements", part.size()}}},
                             {"kept", kept}});
     out.text += fmt::format("  {:<{}}  {:<{}}  keeps {}\n", name_of(p).view(), name_width, region_text(part),

@@ -75,7 +75,7 @@ class attention_block {
     context_ = attention_.forward(view, std::move(in), tokens.places, attention_window(view.model(), w.layer));
 
     hidden<T, L> out(every, x.width(), linear<T>(context_, w[parameter_kind::o_proj]));
-    stream sum = sum_over_tp<Residual>::of(view, std::move(out));
+    stream sum = after_modules<Residual>(view, std::move(out), parameter_kind::o_proj, w.layer);
     if (w.weights.has(parameter_kind::o_bias))
       add_bias<T>(sum.data(), w[parameter_kind::o_bias].values);  // after the sum: once
     return sum;
@@ -101,7 +101,7 @@ class attention_block {
       through(d.q, q_, parameter_kind::q_norm);
       through(d.k, k_, parameter_kind::k_norm);
     }
-    hidden<T, L> dx(every, dy.width());  // every tp rank owes a part
+    hidden<T, L> dx(every, dy.width());  // where heads are cut, every tp rank owes a part
     const auto project = [&](const buffer<T>& g, parameter_kind weight, parameter_kind bias) {
       if (w.weights.has(bias)) add_bias_backward<T>(read_only(g), w.gradient(bias));
       add<T>(dx.data(), linear_backward<T>(x_, w[weight], g, w.gradient(weight)));
@@ -109,7 +109,7 @@ class attention_block {
     project(d.q, parameter_kind::q_proj, parameter_kind::q_bias);
     project(d.k, parameter_kind::k_proj, parameter_kind::k_bias);
     project(d.v, parameter_kind::v_proj, parameter_kind::v_bias);
-    return sum_over_tp<Residual>::of(view, std::move(dx));
+    return after_modules<Residual>(view, std::move(dx), parameter_kind::q_proj, w.layer);
   }
 
  private:
@@ -132,7 +132,7 @@ class mlp_block {
     gate_ = linear<T>(x_, w[parameter_kind::mlp_gate]);
     up_ = linear<T>(x_, w[parameter_kind::mlp_up]);
     hidden<T, L> out(every, x.width(), linear<T>(activation(), w[parameter_kind::mlp_down]));
-    return sum_over_tp<Residual>::of(view, std::move(out));
+    return after_modules<Residual>(view, std::move(out), parameter_kind::mlp_down, w.layer);
   }
 
   /// Uses up what forward left.
@@ -145,7 +145,7 @@ class mlp_block {
     hidden<T, L> dx(every, dy.width());
     add<T>(dx.data(), linear_backward<T>(x_, w[parameter_kind::mlp_gate], gate_, w.gradient(parameter_kind::mlp_gate)));
     add<T>(dx.data(), linear_backward<T>(x_, w[parameter_kind::mlp_up], up_, w.gradient(parameter_kind::mlp_up)));
-    return sum_over_tp<Residual>::of(view, std::move(dx));
+    return after_modules<Residual>(view, std::move(dx), parameter_kind::mlp_gate, w.layer);
   }
 
  private:

@@ -81,19 +81,22 @@ void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L,
   const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
   const num length = batch[0].tokens.at.length(), micro_rows = batch[0].tokens.at.rows();
   const num n = static_cast<num>(batch.size()) * length * micro_rows;
-  const parameter head = make_parameter(view.model(), parameter_kind::embed_tokens);
+  const parameter head = make_parameter(view.model(), head_weight(view.model()));
   const auto vocabulary = [&](num rank) { return part_in_use(view.model(), view.plan, head, rank).dims[0].ranges[0]; };
   std::vector<num> token_counts, logit_counts;
   for (num rank = 0; rank < view.comm.world_size(); ++rank) {
     const bool holds = place(rank, axis::pp) == last;
     token_counts.push_back(holds && place(rank, axis::tp) == 0 ? n : 0);
-    logit_counts.push_back(holds ? n * vocabulary(rank).size() : 0);
+    // A head that is whole on every tp rank is one head: the first sends for all.
+    const bool sends = holds && (is_cut(view.plan, head.kind) || place(rank, axis::tp) == 0);
+    logit_counts.push_back(sends ? n * vocabulary(rank).size() : 0);
   }
   std::vector<num> my_real;
   std::vector<T> my_losses, my_scores;
   for (const local_outputs<L, T>& o : outputs) {
     const std::vector<num>& real = batch[static_cast<std::size_t>(o.micro_batch)].tokens.real.data();
-    my_scores.insert(my_scores.end(), o.scores.data().begin(), o.scores.data().end());
+    if (logit_counts[static_cast<std::size_t>(view.rank())] > 0)
+      my_scores.insert(my_scores.end(), o.scores.data().begin(), o.scores.data().end());
     if (view.at(axis::tp) != 0) continue;  // its tp peers hold the same tokens: one of them sends these
     my_real.insert(my_real.end(), real.begin(), real.end());
     my_losses.insert(my_losses.end(), o.token_loss.data().begin(), o.token_loss.data().end());
@@ -113,6 +116,7 @@ void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L,
   for (num rank = 0; rank < view.comm.world_size(); ++rank) {
     if (place(rank, axis::pp) != last) continue;
     if (place(rank, axis::tp) == 0) first_token = next_token, next_token += n;  // its tp peers follow
+    if (logit_counts[static_cast<std::size_t>(rank)] == 0) continue;
     const num first_row = data_index(view.plan, rank) * rows.rows;
     const dim_range columns = vocabulary(rank);
     for (num t = 0; t < n; ++t) {

@@ -9,10 +9,20 @@
 
 namespace shardplan::runtime {
 
-/// Rows of the vocabulary that this rank holds.
+/// Rows of the vocabulary that this rank holds of the embedding.
+template <Communicator C>
+dim_range vocabulary_here(const rank_view<C>& view, parameter_kind kind) {
+  return part_in_use(view.model(), view.plan, make_parameter(view.model(), kind), view.rank()).dims[0].ranges[0];
+}
+/// Rows of the vocabulary, columns of the logits, that this rank holds of the head.
 template <Communicator C>
 dim_range vocabulary_here(const rank_view<C>& view) {
-  return chunk(view.model().vocab_size, view.plan.tp, view.at(axis::tp));
+  return vocabulary_here(view, head_weight(view.model()));
+}
+/// The ranks that hold the head's other rows: tp, or this rank alone where the head is whole on each.
+template <Communicator C>
+auto vocabulary_group(const rank_view<C>& view) {
+  return is_cut(view.plan, head_weight(view.model())) ? view.group(axis::tp) : view.alone();
 }
 
 /// Each tp rank looks up the ids that its rows hold; the sum is the embedding. Given embeddings are only cut.
@@ -26,13 +36,13 @@ hidden<T, Residual> embed(const rank_view<C>& view, const local_tokens<L, T>& to
     std::copy_n(tokens.embeds->data().begin() + first, x.data().size(), x.data().begin());
     return x;
   }
-  const dim_range here = vocabulary_here(view);
+  const dim_range here = vocabulary_here(view, parameter_kind::embed_tokens);
   const std::span<const T> table = w[parameter_kind::embed_tokens].values;
   hidden<T, L> x(tokens.at, H);
   for (std::size_t i = 0; i < tokens.ids->data().size(); ++i)
     if (const num id = tokens.ids->data()[i]; id >= here.begin && id < here.end)
       std::copy_n(table.begin() + (id - here.begin) * H, H, x.data().begin() + static_cast<num>(i) * H);
-  return sum_over_tp<Residual>::of(view, std::move(x));
+  return after_modules<Residual>(view, std::move(x), parameter_kind::embed_tokens);
 }
 
 template <Layout L, class Residual, class T, Communicator C>
@@ -41,7 +51,7 @@ void embed_backward(const rank_view<C>& view, const hidden<T, Residual>& dx, con
   if (!tokens.ids) return;
   const auto& every = gather_tokens(view, dx);
   const num H = view.model().hidden_size;
-  const dim_range here = vocabulary_here(view);
+  const dim_range here = vocabulary_here(view, parameter_kind::embed_tokens);
   const std::span<T> table = w.gradient(parameter_kind::embed_tokens);
   for (std::size_t i = 0; i < tokens.ids->data().size(); ++i)
     if (const num id = tokens.ids->data()[i]; id >= here.begin && id < here.end)
@@ -49,9 +59,9 @@ void embed_backward(const rank_view<C>& view, const hidden<T, Residual>& dx, con
              std::span<const T>(every.data()).subspan(i * static_cast<std::size_t>(H), static_cast<std::size_t>(H)));
 }
 
-/// Cross-entropy of logits (s, b, V') whose vocabulary is cut over tp: every tp rank gets every token's loss. Logits
-/// and targets must be of one layout; anything else does not compile. This is the default of the loss seam: another
-/// loss is another class with these two members.
+/// Cross-entropy of logits (s, b, V') whose vocabulary is cut over vocabulary_group(): every tp rank gets every token's
+/// loss. Logits and targets must be of one layout; anything else does not compile. This is the default of the loss
+/// seam: another loss is another class with these two members.
 template <class T>
 class vocabulary_cross_entropy {
  public:
@@ -60,16 +70,16 @@ class vocabulary_cross_entropy {
   template <Layout L, Communicator C>
   sequence<token_losses, L, buffer<T>> forward(const rank_view<C>& view, const sequence<logits, L, buffer<T>>& scores,
                                                const num_sequence<targets, L>& wanted, num /*num_items*/) {
-    const auto tp = view.group(axis::tp);
+    const auto parts = vocabulary_group(view);
     const auto n = static_cast<std::size_t>(scores.tokens());
     buffer<T> largest(n), picked(n);
     log_sum_.resize(n);
     row_max<T>(scores.data(), largest);
-    view.comm.all_reduce(tp, std::span<T>(largest), reduce_op::max);
+    view.comm.all_reduce(parts, std::span<T>(largest), reduce_op::max);
     row_exp_sum<T>(scores.data(), largest, log_sum_);
-    view.comm.all_reduce(tp, std::span<T>(log_sum_), reduce_op::sum);
+    view.comm.all_reduce(parts, std::span<T>(log_sum_), reduce_op::sum);
     pick_targets<T>(scores.data(), wanted.data(), vocabulary_here(view).begin, picked);
-    view.comm.all_reduce(tp, std::span<T>(picked), reduce_op::sum);
+    view.comm.all_reduce(parts, std::span<T>(picked), reduce_op::sum);
     sequence<token_losses, L, buffer<T>> loss(scores, 1);
     for (std::size_t i = 0; i < n; ++i) {
       log_sum_[i] = std::log(log_sum_[i]) + largest[i];
@@ -117,7 +127,8 @@ class head_block {
     loss_.backward(view, dscores, tokens.wanted, num_items);
     hidden<T, L> dx(dscores, view.model().hidden_size,
                     linear_backward<T>(x_, w[head], dscores.data(), w.gradient(head)));
-    return norm_.backward(view.config, sum_over_tp<Residual>::of(view, std::move(dx)), w, parameter_kind::final_norm);
+    return norm_.backward(view.config, after_modules<Residual>(view, std::move(dx), head), w,
+                          parameter_kind::final_norm);
   }
 
  private:

@@ -48,9 +48,10 @@ class executor {
   /// `num_items`: real targets of the global batch.
   executor(const rank_view<C>& view, const checkpoint& weights, num num_items)
       : view_(view),
+        layer_plans_(plans_in_layers(view.model(), view.plan)),
         parameters_(weights, view),
         num_items_(num_items),
-        head_weight_(view.model().tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head),
+        head_weight_(head_weight(view.model())),
         rotary_(
             make_rotary_frequencies(view.config.rope, view.model().head_dim, view.model().max_position_embeddings)) {}
 
@@ -64,7 +65,7 @@ class executor {
       balance_statistics<T> balance(view_.model().num_experts);
       for_each_layer(step.stage, [&](num number) {
         const parameters_in_use<T> w = use_layer(number, phase::forward);
-        layer().forward(view_, x.tokens, in.angles, in.batch.tokens, in.routed(view_, number), {number, w},
+        layer().forward(in_layer(number), x.tokens, in.angles, in.batch.tokens, in.routed(view_, number), {number, w},
                         balancing() ? &balance : nullptr);
       });
       add_balance(x, balance);
@@ -93,8 +94,9 @@ class executor {
         balance_statistics<T> balance(view_.model().num_experts);
         for_each_layer(step.stage, [&](num number) {
           const parameters_in_use<T> w = use_layer(number, phase::forward);
-          run.layers.emplace_back().forward(view_, x.tokens, run.in.angles, tokens, run.in.routed(view_, number),
-                                            {number, w}, balancing() ? &balance : nullptr);
+          run.layers.emplace_back().forward(in_layer(number), x.tokens, run.in.angles, tokens,
+                                            run.in.routed(view_, number), {number, w},
+                                            balancing() ? &balance : nullptr);
         });
         add_balance(x, balance);
         if (is_last(step.stage)) {
@@ -185,6 +187,18 @@ class executor {
     return in;
   }
 
+  static std::vector<plan_spec> plans_in_layers(const model_spec& m, const plan_spec& plan) {
+    std::vector<plan_spec> plans;
+    for (num number = 0; number < m.num_hidden_layers && !plan.modules.empty(); ++number)
+      plans.push_back(plan_in_layer(plan, number));
+    return plans;
+  }
+  /// What the blocks of that layer know.
+  rank_view<C> in_layer(num number) const {
+    if (layer_plans_.empty()) return view_;
+    return {view_.config, layer_plans_[static_cast<std::size_t>(number)], view_.comm};
+  }
+
   bool is_last(num stage) const { return stage == num_stages(view_.plan) - 1; }
   template <class F>
   void for_each_layer(num stage, F&& f) const {
@@ -243,7 +257,7 @@ class executor {
     const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
     for (num number = layers.end; number-- > layers.begin;) {
       const parameters_in_use<T> w = use_layer(number, phase::backward);
-      run.layers.back().backward(view_, d.tokens, run.in.angles, tokens, {number, w, &sums},
+      run.layers.back().backward(in_layer(number), d.tokens, run.in.angles, tokens, {number, w, &sums},
                                  balancing() ? &d.balance : nullptr, balance_scale);
       run.layers.pop_back();
     }
@@ -282,6 +296,7 @@ class executor {
   }
 
   rank_view<C> view_;
+  std::vector<plan_spec> layer_plans_;  // by layer, where a module's style is overridden
   parameter_store<T, C> parameters_;
   num num_items_;
   parameter_kind head_weight_;

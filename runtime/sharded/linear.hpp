@@ -75,6 +75,32 @@ struct sum_over_tp<tensor_split<L>> {
     return mine;
   }
 };
+/// What every tp rank computed alike, because its modules are whole on each: of split tokens a rank keeps its own.
+template <class Residual>
+struct own_of_tp {
+  template <class T, Communicator C>
+  static hidden<T, Residual> of(const rank_view<C>&, hidden<T, Residual>&& alike) {
+    return std::move(alike);
+  }
+};
+template <Layout L>
+struct own_of_tp<tensor_split<L>> {
+  template <class T, Communicator C>
+  static hidden<T, tensor_split<L>> of(const rank_view<C>& view, hidden<T, L>&& alike) {
+    hidden<T, tensor_split<L>> mine(alike.length() / view.plan.tp, alike.rows(), alike.width(), {});
+    std::copy_n(alike.data().begin() + view.at(axis::tp) * static_cast<num>(mine.data().size()), mine.data().size(),
+                mine.data().begin());
+    return mine;
+  }
+};
+/// After modules that hold parameters of that kind: the sum that cut ones owe, or what whole ones made.
+template <class Residual, class T, class L, Communicator C>
+hidden<T, Residual> after_modules(const rank_view<C>& view, hidden<T, L>&& x, parameter_kind kind,
+                                  num layer = parameter::no_layer) {
+  return is_cut(view.plan, kind, layer) ? sum_over_tp<Residual>::of(view, std::move(x))
+                                        : own_of_tp<Residual>::of(view, std::move(x));
+}
+
 /// The tokens a residual stream of this layout holds: all the rank has, or this tp rank's share of them.
 template <class Residual>
 struct residual_traits {

@@ -22,6 +22,8 @@ struct rank_view {
   num rank() const { return comm.rank(); }
   /// This rank's group over some axes of one view.
   auto group(axis_set axes) const { return comm.group(group_of(plan, model(), rank(), axes), axes); }
+  /// This rank by itself.
+  auto alone() const { return comm.group(rank_group{comm.rank(), 0, {}}, axis_set{}); }
   /// This rank's place on an axis of any view.
   num at(axis a) const { return group_of(plan, model(), rank(), a).index; }
 };

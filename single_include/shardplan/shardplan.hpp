@@ -1223,6 +1223,11 @@ constexpr fixed_text<96> name_of(const parameter& p) {
   return text.add(name_of(p.kind));
 }
 
+/// The weight of the head: its own, or the embedding it is tied to.
+constexpr parameter_kind head_weight(const model_spec& m) {
+  return m.tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head;
+}
+
 /// Shape of a parameter of that kind, whether or not the model has one.
 constexpr parameter make_parameter(const model_spec& m, parameter_kind kind, num layer = parameter::no_layer) {
   parameter p{kind, layer, {}};
@@ -1318,36 +1323,48 @@ constexpr num num_parameters(const model_spec& m) {
 
 // ---- shardplan/module_plan.hpp ----
 // SPDX-License-Identifier: Apache-2.0
-// Which style cuts which module: a table from name patterns to styles, one for tensor parallelism and one for experts.
-// Ownership and execution read the table; nothing else knows how a module is cut.
+// Which style cuts which module: tables from name patterns to styles, one each for tensor, expert and context
+// parallelism, and a caller's overrides, which merge onto them. Ownership, reductions, collectives and execution ask
+// here; nothing else knows how a module is cut.
 #ifndef SHARDPLAN_MODULE_PLAN_HPP
 #define SHARDPLAN_MODULE_PLAN_HPP
 
 namespace shardplan {
 
 enum class module_style : unsigned char {
-  replicated,      ///< whole on every rank
-  colwise,         ///< output features cut: rows of the weight, and the bias
-  rowwise,         ///< input features cut: columns of the weight; a sum is owed, the bias is added once after it
-  vocabulary,      ///< rows of the vocabulary cut
-  grouped,         ///< whole experts cut over ep, none inside
-  packed_colwise,  ///< experts over ep; gate rows and up rows each cut over etp
-  grouped_rowwise  ///< experts over ep; input features cut over etp, a sum is owed
+  replicated,       ///< whole on every rank
+  colwise,          ///< tp: output features cut: rows of the weight, and the bias
+  rowwise,          ///< tp: input features cut: columns of the weight; a sum is owed, the bias is added once after it
+  vocabulary,       ///< tp: rows of the vocabulary cut
+  packed_colwise,   ///< ep, etp: experts over ep; gate rows and up rows each cut over etp
+  grouped_rowwise,  ///< ep, etp: experts over ep; input features cut over etp, a sum is owed
+  planned,          ///< cp: the method that the plan names
+  ulysses,          ///< cp: this method, whatever the plan names
+  ring,             ///< cp
+  all_gather,       ///< cp
+};
+inline constexpr module_style module_styles[] = {
+    module_style::replicated,     module_style::colwise,         module_style::rowwise, module_style::vocabulary,
+    module_style::packed_colwise, module_style::grouped_rowwise, module_style::planned, module_style::ulysses,
+    module_style::ring,           module_style::all_gather,
 };
 
 constexpr text_view name_of(module_style s) {
-  constexpr text_view names[] = {"replicated", "colwise",        "rowwise",        "vocabulary",
-                                 "grouped",    "packed_colwise", "grouped_rowwise"};
+  constexpr text_view names[] = {"replicated",      "colwise", "rowwise", "vocabulary", "packed_colwise",
+                                 "grouped_rowwise", "planned", "ulysses", "ring",       "all_gather"};
   return names[static_cast<std::size_t>(s)];
 }
+/// Does the style say how context is cut, and not how weights are?
+constexpr bool is_of_context(module_style s) { return s >= module_style::planned; }
 
 struct module_rule {
   text_view pattern;  ///< dotted name of a module; `*` stands for one component
   module_style style;
 };
 
-/// How the Qwen3-MoE family is cut unless a caller says otherwise. The last matching pattern counts.
-inline constexpr module_rule qwen3_moe_module_plan[] = {
+// How the families of this library (qwen3_moe, qwen3, mistral) are cut unless a caller says otherwise. What no pattern
+// names is replicated.
+inline constexpr module_rule tp_module_plan[] = {
     {"model.embed_tokens", module_style::vocabulary},
     {"model.layers.*.self_attn.q_proj", module_style::colwise},
     {"model.layers.*.self_attn.k_proj", module_style::colwise},
@@ -1356,9 +1373,14 @@ inline constexpr module_rule qwen3_moe_module_plan[] = {
     {"model.layers.*.mlp.gate_proj", module_style::colwise},
     {"model.layers.*.mlp.up_proj", module_style::colwise},
     {"model.layers.*.mlp.down_proj", module_style::rowwise},
+    {"lm_head", module_style::vocabulary},
+};
+inline constexpr module_rule ep_module_plan[] = {
     {"model.layers.*.mlp.experts.gate_up_proj", module_style::packed_colwise},
     {"model.layers.*.mlp.experts.down_proj", module_style::grouped_rowwise},
-    {"lm_head", module_style::vocabulary},
+};
+inline constexpr module_rule cp_module_plan[] = {
+    {"model.layers.*.self_attn", module_style::planned},
 };
 
 /// Does a pattern match a dotted name, component by component?
@@ -1382,10 +1404,10 @@ constexpr fixed_text<96> module_of(const parameter& p) {
   return fixed_text<96>(v);
 }
 
-/// Style of the module that holds `p`; modules that no pattern names are replicated. What the patterns say, by kind: a
-/// test compares the two, and matching names in every question would cost more than all the rest of it.
-constexpr module_style style_of(const parameter& p) {
-  switch (p.kind) {
+/// Style of the modules that hold parameters of that kind, as the tables say: a test compares the two, and matching
+/// names in every question would cost more than all the rest of it.
+constexpr module_style default_style(parameter_kind kind) {
+  switch (kind) {
     case parameter_kind::embed_tokens:
     case parameter_kind::lm_head:
       return module_style::vocabulary;
@@ -1409,6 +1431,192 @@ constexpr module_style style_of(const parameter& p) {
     default:
       return module_style::replicated;
   }
+}
+
+// ---- overrides
+
+/// Some modules, one bit for each kind of parameter they hold, and one for self_attn as a whole.
+using module_set = std::uint32_t;
+constexpr module_set bit_of(parameter_kind k) { return module_set{1} << static_cast<unsigned>(k); }
+inline constexpr module_set self_attn_bit = module_set{1} << 31;
+static_assert(num_parameter_kinds < 31);
+
+/// Another style for some modules: in one layer, or wherever they are.
+struct module_override {
+  static constexpr int every_layer = -1;
+  module_set modules = 0;
+  int layer = every_layer;
+  module_style style{};
+
+  constexpr bool names(parameter_kind k, num in_layer) const { return names(bit_of(k), in_layer); }
+  constexpr bool names(module_set some, num in_layer) const {
+    return (modules & some) != 0 && (layer == every_layer || layer == in_layer);
+  }
+  friend constexpr bool operator==(const module_override&, const module_override&) = default;
+};
+/// In order: of several for one module, the last one counts. A full list is one that may have lost some.
+using module_overrides = fixed_vector<module_override, 25>;
+
+/// Style of the modules of `layer` that hold parameters of that kind.
+constexpr module_style style_of(const module_overrides& overrides, parameter_kind kind, num layer) {
+  module_style style = default_style(kind);
+  for (const module_override& o : overrides)
+    if (o.names(kind, layer)) style = o.style;
+  return style;
+}
+/// How attention of `layer` cuts context.
+constexpr module_style context_style_of(const module_overrides& overrides, num layer) {
+  module_style style = module_style::planned;
+  for (const module_override& o : overrides)
+    if (o.names(self_attn_bit, layer)) style = o.style;
+  return style;
+}
+
+namespace detail {
+
+/// The modules that a plan's text names as one, outer ones first. `#` stands for a layer.
+struct module_group {
+  text_view pattern;
+  module_set modules;
+};
+constexpr module_set bits_of(std::initializer_list<parameter_kind> kinds) {
+  module_set bits = 0;
+  for (parameter_kind k : kinds) bits |= bit_of(k);
+  return bits;
+}
+inline constexpr module_set q_bits = bits_of({parameter_kind::q_proj, parameter_kind::q_bias}),
+                            k_bits = bits_of({parameter_kind::k_proj, parameter_kind::k_bias}),
+                            v_bits = bits_of({parameter_kind::v_proj, parameter_kind::v_bias}),
+                            o_bits = bits_of({parameter_kind::o_proj, parameter_kind::o_bias}),
+                            attention_bits = q_bits | k_bits | v_bits | o_bits,
+                            mlp_bits =
+                                bits_of({parameter_kind::mlp_gate, parameter_kind::mlp_up, parameter_kind::mlp_down}),
+                            expert_bits = bits_of({parameter_kind::experts_gate_up, parameter_kind::experts_down});
+inline constexpr module_group module_groups[] = {
+    {"model.layers.#", attention_bits | mlp_bits | expert_bits},
+    {"model.layers.#.self_attn", attention_bits},
+    {"model.layers.#.mlp", mlp_bits | expert_bits},
+    {"model.layers.#.mlp.experts", expert_bits},
+    {"model.embed_tokens", bit_of(parameter_kind::embed_tokens)},
+    {"model.layers.#.self_attn.q_proj", q_bits},
+    {"model.layers.#.self_attn.k_proj", k_bits},
+    {"model.layers.#.self_attn.v_proj", v_bits},
+    {"model.layers.#.self_attn.o_proj", o_bits},
+    {"model.layers.#.mlp.gate_proj", bit_of(parameter_kind::mlp_gate)},
+    {"model.layers.#.mlp.up_proj", bit_of(parameter_kind::mlp_up)},
+    {"model.layers.#.mlp.down_proj", bit_of(parameter_kind::mlp_down)},
+    {"model.layers.#.mlp.experts.gate_up_proj", bit_of(parameter_kind::experts_gate_up)},
+    {"model.layers.#.mlp.experts.down_proj", bit_of(parameter_kind::experts_down)},
+    {"lm_head", bit_of(parameter_kind::lm_head)},
+    {"model.layers.#.self_attn", self_attn_bit},
+};
+
+/// What a pattern stands for. A pattern may leave out the leading `model.`, and one that ends early stands for all
+/// modules below: `layers.*.mlp` is every module of it.
+struct expanded_pattern {
+  bool known = false;      ///< it names some module of the families
+  module_set modules = 0;  ///< of those, what can be cut; norms and routers cannot
+  int layer = module_override::every_layer;
+};
+
+/// Does the pattern stand for the module `name` or one around it? Sets `layer` where it names one.
+constexpr bool covers(text_view pattern, text_view name, int& layer) {
+  const auto first = [](text_view t) { return t.substr(0, t.find('.')); };
+  if (first(name) == "model" && first(pattern) != "model" && first(pattern) != "*") name.remove_prefix(6);
+  int number = module_override::every_layer;
+  while (true) {
+    const text_view p = first(pattern), n = first(name);
+    if (n == "#" && p != "*") {
+      number = 0;
+      if (p.empty() || p.size() > 4) return false;
+      for (char c : p) {
+        if (c < '0' || c > '9') return false;
+        number = number * 10 + (c - '0');
+      }
+    } else if (p != "*" && p != n) {
+      return false;
+    }
+    if (p.size() == pattern.size()) break;
+    if (n.size() == name.size()) return false;
+    pattern.remove_prefix(p.size() + 1);
+    name.remove_prefix(n.size() + 1);
+  }
+  layer = number;
+  return true;
+}
+
+constexpr expanded_pattern expand(text_view pattern) {
+  expanded_pattern out;
+  for (const module_group& g : module_groups)
+    if (covers(pattern, g.pattern, out.layer)) out.known = true, out.modules |= g.modules;
+  int ignored = 0;
+  for (text_view name : {text_view("model.norm"), text_view("model.layers.#.input_layernorm"),
+                         text_view("model.layers.#.post_attention_layernorm"), text_view("model.layers.#.mlp.gate"),
+                         text_view("model.layers.#.self_attn.q_norm"), text_view("model.layers.#.self_attn.k_norm")})
+    out.known = out.known || covers(pattern, name, ignored);
+  return out;
+}
+
+/// The kinds of which a module set is made.
+template <class F>
+constexpr void for_each_kind(module_set modules, F&& f) {
+  for (std::size_t k = 0; k < num_parameter_kinds; ++k)
+    if ((modules >> k & 1) != 0) f(static_cast<parameter_kind>(k));
+}
+
+/// The modules of the pattern that the style is for; 0 where it fits none of them or not all.
+constexpr module_set fitting(const expanded_pattern& pattern, module_style style) {
+  if (is_of_context(style)) return pattern.modules & self_attn_bit;
+  const module_set weights = pattern.modules & ~self_attn_bit;
+  if (style == module_style::replicated) return weights;
+  bool fits = true;
+  for_each_kind(weights, [&](parameter_kind k) { fits = fits && default_style(k) == style; });
+  return fits ? weights : 0;
+}
+
+/// Splits an override into those that one pattern each can say, and appends them.
+constexpr void append(module_overrides& to, module_override o) {
+  for (const module_group& g : module_groups)
+    if ((o.modules & g.modules) == g.modules) {
+      to.push_back({g.modules, o.layer, o.style});
+      o.modules &= ~g.modules;
+    }
+}
+
+}  // namespace detail
+
+enum class override_problem : unsigned char { none, unknown_pattern, unknown_style, style_does_not_fit };
+
+/// Merges `pattern`=`style` onto the overrides. A replicated norm is one already, so naming it changes nothing.
+constexpr override_problem merge(module_overrides& overrides, text_view pattern, module_style style) {
+  const detail::expanded_pattern expanded = detail::expand(pattern);
+  if (!expanded.known) return override_problem::unknown_pattern;
+  const module_set modules = detail::fitting(expanded, style);
+  if (modules == 0 && (style != module_style::replicated || expanded.modules != 0))
+    return override_problem::style_does_not_fit;
+  detail::append(overrides, {modules, expanded.layer, style});
+  return override_problem::none;
+}
+constexpr override_problem merge(module_overrides& overrides, text_view pattern, text_view style) {
+  for (module_style s : module_styles)
+    if (name_of(s) == style) return merge(overrides, pattern, s);
+  return detail::expand(pattern).known ? override_problem::unknown_style : override_problem::unknown_pattern;
+}
+
+/// The pattern of one of `overrides`, for example `model.layers.3.self_attn`.
+constexpr fixed_text<96> pattern_of(const module_override& o) {
+  fixed_text<96> out;
+  for (const detail::module_group& g : detail::module_groups)
+    if (g.modules == o.modules && out.size() == 0)
+      for (char c : g.pattern) {
+        if (c != '#')
+          out.push_back(c);
+        else if (o.layer == module_override::every_layer)
+          out.add("*");
+        else
+          out.add(num{o.layer});
+      }
+  return out;
 }
 
 }  // namespace shardplan
@@ -1443,9 +1651,10 @@ struct plan_spec {
   layout_kind layout = layout_kind::contiguous;
   bool sequence_parallel = false;
   dispatch_kind dispatch = dispatch_kind::dispatch;
-  bool kv_replicate = false;  ///< more ranks than key/value heads hold copies of them
-  bool vocab_pad = false;     ///< the last tp rank may hold fewer vocabulary rows
-  bool expert_pad = false;    ///< the last ep rank may hold fewer experts
+  bool kv_replicate = false;   ///< more ranks than key/value heads hold copies of them
+  bool vocab_pad = false;      ///< the last tp rank may hold fewer vocabulary rows
+  bool expert_pad = false;     ///< the last ep rank may hold fewer experts
+  module_overrides modules{};  ///< other styles for some modules than the tables of module_plan.hpp say
 
   friend constexpr bool operator==(const plan_spec&, const plan_spec&) = default;
 };
@@ -1469,6 +1678,42 @@ constexpr num ulysses_degree(const plan_spec& p) {
 constexpr num ring_degree(const plan_spec& p) {
   return p.method == cp_method::ulysses ? 1 : p.method == cp_method::ulysses_ring ? p.method_ring : p.cp;
 }
+/// Style of the modules of `layer` that hold parameters of that kind, and whether they are cut at all.
+constexpr module_style style_of(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return style_of(p.modules, kind, layer);
+}
+constexpr bool is_cut(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return style_of(p, kind, layer) != module_style::replicated;
+}
+/// Ranks over which tensor parallelism cuts those modules.
+constexpr num tensor_degree(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
+  return is_cut(p, kind, layer) ? p.tp : 1;
+}
+
+/// The plan as one layer sees it: the context method of its attention, and, where its experts are whole on every rank,
+/// no expert parallelism. Axes that both kinds of layers share are as they were.
+constexpr plan_spec plan_in_layer(const plan_spec& p, num layer) {
+  plan_spec in = p;
+  switch (context_style_of(p.modules, layer)) {
+    case module_style::ulysses:
+      in.method = cp_method::ulysses;
+      break;
+    case module_style::ring:
+      in.method = cp_method::ring;
+      break;
+    case module_style::all_gather:
+      in.method = cp_method::all_gather;
+      break;
+    default:
+      break;
+  }
+  if (!is_cut(p, parameter_kind::experts_gate_up, layer)) {
+    in.ep = in.etp = 1;
+    in.dispatch = dispatch_kind::dispatch;  // every row stays where it is
+  }
+  return in;
+}
+
 /// Ranks over which the tokens of one context-parallel rank are cut once more.
 constexpr num sequence_parallel_degree(const plan_spec& p) { return p.sequence_parallel ? p.tp : 1; }
 /// Expert view: efsdp * ep * etp == fsdp * cp * tp.
@@ -1479,7 +1724,7 @@ constexpr num num_data_shards(const plan_spec& p) { return p.dp_replicate * p.fs
 constexpr num gradient_divisor(const plan_spec& p) { return p.dp_replicate * p.fsdp * p.cp; }
 /// Ranks holding a copy of the same key/value head within a tp group, and the groups of distinct heads.
 constexpr num kv_copies(const plan_spec& p, const model_spec& m) {
-  return p.tp > m.num_key_value_heads ? p.tp / m.num_key_value_heads : 1;
+  return p.tp > m.num_key_value_heads && p.tp % m.num_key_value_heads == 0 ? p.tp / m.num_key_value_heads : 1;
 }
 constexpr num num_stages(const plan_spec& p) { return p.pp * p.virtual_stages; }
 constexpr num micro_batches(const plan_spec& p, const batch_spec& b) {
@@ -1810,8 +2055,8 @@ constexpr region part_in_use(const model_spec& m, const plan_spec& plan, const p
     const dim_range r = chunk(m.num_experts, plan.ep, ep);
     dim(0) = {r.begin, r.end};
   };
-  switch (style_of(p)) {
-    case module_style::replicated:
+  switch (style_of(plan, p.kind, p.layer)) {
+    default:  // replicated: whole
       break;
     case module_style::vocabulary: {
       const dim_range r = chunk(m.vocab_size, plan.tp, tp);
@@ -1829,9 +2074,6 @@ constexpr region part_in_use(const model_spec& m, const plan_spec& plan, const p
         const num share = p.shape[1] / plan.tp;
         dim(1) = {tp * share, (tp + 1) * share};
       }
-      break;
-    case module_style::grouped:
-      experts_here();
       break;
     case module_style::packed_colwise: {
       experts_here();
@@ -1895,7 +2137,11 @@ constexpr bool is_first_copy(const model_spec& m, const plan_spec& plan, const p
   const mesh dense = dense_mesh(plan);
   if (coordinate(dense, rank, axis::dp_replicate) != 0) return false;
   if (p.kind == parameter_kind::embed_tokens && coordinate(dense, rank, axis::pp) != 0) return false;
-  if (class_of(p.kind) == parameter_class::expert) return true;  // efsdp, ep and etp are all cuts
+  if (class_of(p.kind) == parameter_class::expert) {  // efsdp, ep and etp are all cuts
+    const mesh experts = expert_mesh(plan);
+    return is_cut(plan, p.kind, p.layer) ||
+           (coordinate(experts, rank, axis::ep) == 0 && coordinate(experts, rank, axis::etp) == 0);
+  }
   const region part = part_in_use(m, plan, p, rank);
   if (part == p.whole()) return coordinate(dense, rank, axis::tp) == 0;
   return !is_key_value(p.kind) || coordinate(dense, rank, axis::tp) % kv_copies(plan, m) == 0;
@@ -1981,9 +2227,10 @@ class layer_communication {
     stream_ = (split_ ? n_ / p.tp : n_) * m.hidden_size;
     whole_ = n_ * m.hidden_size;
   }
+  layer_communication(const layer_communication&) = delete;  // it may point into itself
 
  protected:
-  constexpr rank_group group(axis_set axes) const { return group_of(p_, m_, rank_, axes); }
+  constexpr rank_group group(axis_set axes) const { return group_of(*in_, m_, rank_, axes); }
   constexpr void label(phase why, num layer) { why_ = why, layer_ = layer; }
 
   constexpr void bytes(operation what, axis_set axes, num handed, num kept = 0, bool root = false) {
@@ -2003,6 +2250,18 @@ class layer_communication {
   constexpr void gather_tokens() {
     if (split_) values(operation::all_gather, axis::tp, stream_);
   }
+  /// What follows, until leave(), is of that layer.
+  constexpr void enter(num layer) {
+    at_ = layer;
+    if (p_.modules.empty()) return;
+    changed_ = plan_in_layer(p_, layer);
+    in_ = &changed_;
+  }
+  constexpr void leave() { in_ = &p_; }
+  /// After modules that hold parameters of that kind: whole ones owe no sum.
+  constexpr void sum_over_tp(parameter_kind kind, num layer = parameter::no_layer) {
+    if (is_cut(p_, kind, layer)) sum_over_tp();
+  }
   constexpr void sum_over_tp() {
     if (split_)
       values(operation::reduce_scatter, axis::tp, whole_, stream_);
@@ -2011,9 +2270,12 @@ class layer_communication {
   }
 
   // ---- attention: values of the queries, and of the keys (as many as the values)
-  constexpr num ulysses() const { return ulysses_degree(p_); }
-  constexpr num heads() const { return m_.num_attention_heads / p_.tp; }
-  constexpr num kv_heads() const { return m_.num_key_value_heads * kv_copies(p_, m_) / p_.tp; }
+  constexpr num ulysses() const { return ulysses_degree(*in_); }
+  constexpr bool cut() const { return is_cut(p_, parameter_kind::q_proj, at_); }
+  constexpr num heads() const { return cut() ? m_.num_attention_heads / p_.tp : m_.num_attention_heads; }
+  constexpr num kv_heads() const {
+    return cut() ? m_.num_key_value_heads * kv_copies(p_, m_) / p_.tp : m_.num_key_value_heads;
+  }
   constexpr num traded(num of) const { return n_ * num_traded_heads(of, ulysses()) * m_.head_dim; }  // to one rank
   constexpr void trade_inputs() {
     if (n_ == 0 || ulysses() == 1) return;
@@ -2034,15 +2296,15 @@ class layer_communication {
 
   constexpr void attention_forward() {
     trade_inputs();
-    if (n_ > 0 && p_.method == cp_method::all_gather) gather_keys();
-    if (n_ > 0 && p_.method != cp_method::all_gather)
-      for (num hop = 1; hop < ring_degree(p_); ++hop) pass_on();
+    if (n_ > 0 && in_->method == cp_method::all_gather) gather_keys();
+    if (n_ > 0 && in_->method != cp_method::all_gather)
+      for (num hop = 1; hop < ring_degree(*in_); ++hop) pass_on();
     trade_queries();
   }
   constexpr void attention_backward() {
     trade_queries();
-    const num ring = ring_degree(p_), keys = ulysses() * traded(kv_heads());
-    if (n_ > 0 && p_.method == cp_method::all_gather) {
+    const num ring = ring_degree(*in_), keys = ulysses() * traded(kv_heads());
+    if (n_ > 0 && in_->method == cp_method::all_gather) {
       gather_keys();
       for (int i = 0; i < 2; ++i) values(operation::reduce_scatter, axis::cp_ring, ring * keys, keys);
     } else if (n_ > 0 && ring > 1) {
@@ -2056,7 +2318,7 @@ class layer_communication {
 
   // ---- experts
   constexpr num tp_index(num rank) const { return coordinate(dense_mesh(p_), rank, axis::tp); }
-  constexpr num my_rows() const { return routed_rows(p_, n_, tp_index(rank_)).size(); }
+  constexpr num my_rows() const { return routed_rows(*in_, n_, tp_index(rank_)).size(); }
   constexpr num moe_index(num layer) const {
     num index = 0;
     for (num before = 0; before < layer; ++before) index += is_moe_layer(m_, before) ? 1 : 0;
@@ -2064,11 +2326,11 @@ class layer_communication {
   }
   /// Pairs that travel from rank `from` to the experts of ep rank `to` of its group.
   constexpr num pairs(num layer, num micro, num from, num to) const {
-    return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, p_.ep, to));
+    return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, in_->ep, to));
   }
   /// Rows that arrive at `rank` from its ep group.
   constexpr num arriving(num layer, num micro, num rank) const {
-    const rank_group ep = group_of(p_, m_, rank, axis::ep);
+    const rank_group ep = group_of(*in_, m_, rank, axis::ep);
     num sum = 0;
     for (num i = 0; i < ep.size(); ++i) sum += pairs(layer, micro, ep.member(i), ep.index);
     return sum;
@@ -2094,7 +2356,7 @@ class layer_communication {
   constexpr num gathered_rows() const {
     const rank_group g = group(axis::ep | axis::etp);
     num all = 0;
-    for (num i = 0; i < g.size(); ++i) all += routed_rows(p_, n_, tp_index(g.member(i))).size();
+    for (num i = 0; i < g.size(); ++i) all += routed_rows(*in_, n_, tp_index(g.member(i))).size();
     return all;
   }
   constexpr void all_rows() {
@@ -2103,15 +2365,15 @@ class layer_communication {
 
   constexpr void experts_forward(num layer, num micro) {
     const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
+    switch (in_->dispatch) {
       case dispatch_kind::all_reduce:
         gather_tokens();
         sum_over_tp();
         return;
       case dispatch_kind::dispatch: {
-        const num counts = 8 * expert_slots(p_, m_);
-        bytes(operation::all_to_all, axis::ep, counts * p_.ep, counts);
-        bytes(operation::all_gather, axis::etp, counts * p_.ep);
+        const num counts = 8 * expert_slots(*in_, m_);
+        bytes(operation::all_to_all, axis::ep, counts * in_->ep, counts);
+        bytes(operation::all_gather, axis::etp, counts * in_->ep);
         to_experts(layer, micro);
         from_experts(layer, micro);
         break;
@@ -2130,7 +2392,7 @@ class layer_communication {
   }
   constexpr void experts_backward(num layer, num micro) {
     const num H = m_.hidden_size, k = m_.num_experts_per_tok, r = my_rows();
-    switch (p_.dispatch) {
+    switch (in_->dispatch) {
       case dispatch_kind::all_reduce:
         gather_tokens();
         sum_over_tp();
@@ -2153,6 +2415,9 @@ class layer_communication {
   const model_spec& m_;
   const plan_spec& p_;
   const run_shape& shape_;
+  const plan_spec* in_ = &p_;  // as the layer at hand sees it
+  plan_spec changed_{};
+  num at_ = parameter::no_layer;
   num rank_;
   const R& routing_;
   Sink& sink_;
@@ -2174,9 +2439,10 @@ class layer_communication {
 
 namespace shardplan {
 
-/// What happens to a gradient after the backward, in this order: sums over `tensor` (tp, its key/value copies, or
-/// nothing), reduce-scatter over `shard` (fsdp_cp or efsdp), sum over dp_replicate, and for a tied embedding the sum of
-/// the first and the last stage. Axes of degree 1 are part of it: they sum one value.
+/// What happens to a gradient after the backward, in this order: sums over `tensor` (tp, its key/value copies, the ep
+/// x etp group of experts that are whole on every rank, or nothing), reduce-scatter over `shard` (fsdp_cp or efsdp),
+/// sum over dp_replicate, and for a tied embedding the sum of the first and the last stage. Axes of degree 1 are part
+/// of it: they sum one value.
 struct gradient_reduction {
   axis_set tensor{};
   axis shard = axis::fsdp_cp;
@@ -2201,12 +2467,19 @@ constexpr gradient_reduction reduction_of(const model_spec& m, const plan_spec& 
     case parameter_kind::v_proj:
     case parameter_kind::k_bias:
     case parameter_kind::v_bias:
-      r.tensor = axis::tp_copies;  // ranks with the same head each saw its own queries
+      // Ranks with the same head each saw its own queries; whole heads on every rank saw all of them.
+      if (is_cut(plan, p.kind, p.layer)) r.tensor = axis::tp_copies;
       break;
     case parameter_kind::q_norm:
     case parameter_kind::k_norm:  // one weight for heads on different ranks
+      if (is_cut(plan, parameter_kind::q_proj, p.layer)) r.tensor = axis::tp;
+      break;
     case parameter_kind::router:  // rows were split before it
       r.tensor = axis::tp;
+      break;
+    case parameter_kind::experts_gate_up:
+    case parameter_kind::experts_down:  // where every rank has all experts, each saw its own rows
+      if (!is_cut(plan, p.kind, p.layer)) r.tensor = axis_set(axis::ep) | axis::etp;
       break;
     case parameter_kind::input_layernorm:
     case parameter_kind::post_attention_layernorm:
@@ -2270,11 +2543,13 @@ class communication : layer_communication<R, Sink> {
   using base::attention_forward;
   using base::bytes;
   using base::bytes_in;
+  using base::enter;
   using base::experts_backward;
   using base::experts_forward;
   using base::gather_tokens;
   using base::group;
   using base::label;
+  using base::leave;
   using base::m_;
   using base::n_;
   using base::p_;
@@ -2306,9 +2581,7 @@ class communication : layer_communication<R, Sink> {
   }
 
   constexpr bool is_last(num stage) const { return stage == num_stages(p_) - 1; }
-  constexpr parameter_kind head() const {
-    return m_.tie_word_embeddings ? parameter_kind::embed_tokens : parameter_kind::lm_head;
-  }
+  constexpr parameter_kind head() const { return head_weight(m_); }
 
   constexpr void use(const parameter& q) {
     if (!is_sharded(p_.zero, state_kind::parameter)) return;
@@ -2346,20 +2619,22 @@ class communication : layer_communication<R, Sink> {
       neighbour(operation::receive, s.stage - 1, phase::forward, s.stage);
     } else if (!shape_.embeds) {
       use_embedding(phase::forward);
-      sum_over_tp();
+      sum_over_tp(parameter_kind::embed_tokens);
     }
     const layer_range layers = stage_layers(m_, p_, s.stage);
     for (num layer = layers.begin; layer < layers.end; ++layer) {
       use_layer(layer, phase::forward);
+      enter(layer);
       gather_tokens();
       attention_forward();
-      sum_over_tp();
+      sum_over_tp(parameter_kind::o_proj, layer);
       if (is_moe_layer(m_, layer)) {
         experts_forward(layer, s.micro_batch);
       } else {
         gather_tokens();
-        sum_over_tp();
+        sum_over_tp(parameter_kind::mlp_down, layer);
       }
+      leave();
     }
     if (shape_.auxiliary) {
       label(phase::loss, parameter::no_layer);
@@ -2368,28 +2643,31 @@ class communication : layer_communication<R, Sink> {
     if (!is_last(s.stage)) return neighbour(operation::send, s.stage + 1, phase::forward, s.stage + 1);
     use_head(phase::loss);
     gather_tokens();
+    if (!is_cut(p_, head())) return;
     for (int i = 0; i < 3; ++i) values(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
   }
 
   constexpr void backward(const pipeline_step& s) {
     if (is_last(s.stage)) {
       use_head(phase::backward);
-      sum_over_tp();
+      sum_over_tp(head());
     } else {
       neighbour(operation::receive, s.stage + 1, phase::backward, s.stage);
     }
     const layer_range layers = stage_layers(m_, p_, s.stage);
     for (num layer = layers.end; layer-- > layers.begin;) {
       use_layer(layer, phase::backward);
+      enter(layer);
       if (is_moe_layer(m_, layer)) {
         experts_backward(layer, s.micro_batch);
       } else {
         gather_tokens();
-        sum_over_tp();
+        sum_over_tp(parameter_kind::mlp_gate, layer);
       }
       gather_tokens();
       attention_backward();
-      sum_over_tp();
+      sum_over_tp(parameter_kind::q_proj, layer);
+      leave();
     }
     if (s.stage > 0) return neighbour(operation::send, s.stage - 1, phase::backward, s.stage - 1);
     if (shape_.embeds) return;
@@ -2447,7 +2725,8 @@ constexpr void for_each_collective(const model_spec& m, const plan_spec& p, cons
 // ---- shardplan/plan_parse.hpp ----
 // SPDX-License-Identifier: Apache-2.0
 // Reads the text of a plan: "pp=2,fsdp=2,cp=2/ring/zigzag,tp=2/sp". Entries in any order, an absent axis has degree
-// 1, at most one degree is `*` and follows from the world. What makes a plan illegal is no matter of its text.
+// 1, at most one degree is `*` and follows from the world. An entry whose name is a pattern gives modules another
+// style: "tp=2,lm_head=replicated,layers.3.self_attn=replicated". What makes a plan illegal is no matter of its text.
 #ifndef SHARDPLAN_PLAN_PARSE_HPP
 #define SHARDPLAN_PLAN_PARSE_HPP
 
@@ -2488,13 +2767,16 @@ enum class plan_problem : unsigned char {
   star_without_world,       ///< the world is not known
   star_is_not_whole,        ///< the other degrees do not divide the world
   world_out_of_range,       ///< the product of the degrees is above max_degree
+  unknown_module,           ///< a pattern that names no module
+  unknown_style,            ///< not a style, or not one for the modules of the pattern
+  too_many_overrides,       ///< more module overrides than a plan can hold
 };
 
 struct parsed_plan {
   plan_spec plan{};  ///< meaningful when there is no problem
   plan_problem problem = plan_problem::none;
   std::size_t position = 0;   ///< of the offending character, from 0; the size of the text when it ends too early
-  fixed_text<320> message{};  ///< one sentence that names the axis and the value
+  fixed_text<640> message{};  ///< one sentence that names the axis and the value; of modules, everything wrong
 
   constexpr bool ok() const { return problem == plan_problem::none; }
 };
@@ -2510,6 +2792,8 @@ inline constexpr plan_flag plan_flags[] = {{"kv_replicate", &plan_spec::kv_repli
                                            {"expert_pad", &plan_spec::expert_pad}};
 
 inline constexpr char known_axes[] = "pp, dp_replicate, fsdp, cp, tp, ep, etp";
+inline constexpr char known_styles[] =
+    "replicated, colwise, rowwise, vocabulary, packed_colwise, grouped_rowwise, planned, ulysses, ring, all_gather";
 inline constexpr char known_flags[] = "kv_replicate, vocab_pad, expert_pad";
 
 /// The options of an axis, for the message about one that it has not got.
@@ -2538,15 +2822,15 @@ class plan_parser {
     for (std::size_t i = 0; i < text_.size(); ++i)
       if (text_[i] == ' ' || (text_[i] >= '\t' && text_[i] <= '\r'))
         return fail(plan_problem::space, i, "there are no spaces in a plan"), out_;
-    std::size_t begin = 0;
-    while (!text_.empty() && begin <= text_.size() && out_.ok()) {
-      const std::size_t end = find(',', begin, text_.size());
+    for_each_entry([&](std::size_t begin, std::size_t end) { module_entry(begin, end); });
+    if (!out_.ok()) return out_;
+    for_each_entry([&](std::size_t begin, std::size_t end) {
+      if (!out_.ok()) return;
       if (begin == end)
         fail(plan_problem::empty_entry, end < text_.size() ? end : end - 1, "a comma without an entry");
-      else
+      else if (!names_modules(begin, end))
         entry(begin, end);
-      begin = end + 1;
-    }
+    });
     if (out_.ok()) infer();
     return out_;
   }
@@ -2593,6 +2877,55 @@ class plan_parser {
     else
       value = n;
     return out_.ok();
+  }
+
+  template <class F>
+  constexpr void for_each_entry(F&& f) const {
+    for (std::size_t begin = 0; !text_.empty() && begin <= text_.size();) {
+      const std::size_t end = find(',', begin, text_.size());
+      f(begin, end);
+      begin = end + 1;
+    }
+  }
+
+  /// Neither axes nor flags have dots in their names, nor letters as their degrees.
+  constexpr bool names_modules(std::size_t begin, std::size_t end) const {
+    const std::size_t equals = find('=', begin, end);
+    const word name = part(begin, equals);
+    if (find('.', begin, equals) != equals || name == "lm_head" || name == "*") return true;
+    for (const plan_flag& flag : plan_flags)
+      if (flag.name == name) return false;
+    for (const plan_axis& a : plan_axes)
+      if (name_of(a.name) == name) return false;
+    return equals + 1 < end && text_[equals + 1] >= 'a' && text_[equals + 1] <= 'z';
+  }
+  /// Every unknown pattern and style is told, not the first alone.
+  constexpr void module_entry(std::size_t begin, std::size_t end) {
+    if (!names_modules(begin, end)) return;
+    const std::size_t equals = find('=', begin, end), value = equals < end ? equals + 1 : end;
+    const auto tell = [&](plan_problem problem, std::size_t at, word a, word b, word c = {}) {
+      if (out_.ok())
+        out_.problem = problem, out_.position = at;
+      else
+        out_.message.add("; ");
+      out_.message.add(a).add(b).add(c);
+    };
+    const auto pattern = quoted(begin, equals), style = quoted(value, end);
+    switch (merge(out_.plan.modules, part(begin, equals), part(value, end))) {
+      case override_problem::unknown_pattern:
+        return tell(plan_problem::unknown_module, begin, pattern.view(),
+                    find('.', begin, equals) != equals ? " names no module of a model"
+                                                       : " is neither an axis nor a flag nor a module of a model");
+      case override_problem::unknown_style:
+        return tell(plan_problem::unknown_style, value, style.view(), " is not a style of modules: ", known_styles);
+      case override_problem::style_does_not_fit:
+        return tell(plan_problem::unknown_style, value, style.view(), " is no style for all modules of ",
+                    pattern.view());
+      case override_problem::none:
+        break;
+    }
+    if (out_.plan.modules.full() && out_.problem != plan_problem::too_many_overrides)
+      tell(plan_problem::too_many_overrides, begin, "a plan can hold at most 24 module overrides", "");
   }
 
   constexpr void entry(std::size_t begin, std::size_t end) {
@@ -2989,6 +3322,23 @@ struct expert_parallel final : detail::axis_policy<expert_parallel<Degree, Optio
                                                    Degree, slot::dispatch | slot::etp | slot::expert_pad, Options...> {
 };
 
+/// Another style for the modules of a pattern: override_modules<"layers.*.self_attn", module_style::replicated>.
+/// Several merge in their order, onto the tables of module_plan.hpp.
+template <detail::literal_text Pattern, module_style Style>
+struct override_modules final {
+  static constexpr void apply(plan_spec& p) { merge(p.modules, Pattern.view(), Style); }
+
+ private:
+  static constexpr override_problem problem = [] {
+    module_overrides none;
+    return merge(none, Pattern.view(), Style);
+  }();
+  static_assert(problem != override_problem::unknown_pattern,
+                "shardplan: the pattern of an override must name modules of a model");
+  static_assert(problem != override_problem::style_does_not_fit,
+                "shardplan: the style of an override must be one that all modules of its pattern can have");
+};
+
 // ---- plans, models and batches as types
 
 namespace detail {
@@ -3024,6 +3374,7 @@ struct plan : detail::plan_numbers<plan<Policies...>>,
               private detail::policy_faults<plan<Policies...>, std::index_sequence_for<Policies...>, Policies...> {
   static_assert((Policy<Policies> && ...), "shardplan: a plan must be made of policies");
   static constexpr plan_spec spec = detail::applied<Policies...>();
+  static_assert(!spec.modules.full(), "shardplan: a plan must hold at most 24 module overrides");
 };
 
 /// A value as a type: plan_of<"tp=2,cp=2/ring"_plan>. Compilers print all of the value, so name it (above).
@@ -3588,11 +3939,11 @@ constexpr rank_group group(View view, num rank) {
 namespace shardplan {
 
 /// Long enough for every plan whose degrees are in range.
-using plan_text = fixed_text<2048>;
+using plan_text = fixed_text<4096>;
 
-/// The canonical text: axes in the order of plan_axes, then the flags. An axis of degree 1 whose options are the
-/// defaults is left out; for any other, the options in force are written, defaults too. One rank is "tp=1".
-/// post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
+/// The canonical text: axes in the order of plan_axes, then the flags, then module overrides. An axis of degree 1 whose
+/// options are the defaults is left out; for any other, the options in force are written, defaults too. One rank is
+/// "tp=1". post: parse_plan(print_plan(p).view()).plan == p for every plan that a text can express
 constexpr plan_text print_plan(const plan_spec& p) {
   plan_text out;
   const auto begin = [&](text_view name, num degree) {
@@ -3633,6 +3984,8 @@ constexpr plan_text print_plan(const plan_spec& p) {
   flag("kv_replicate", p.kv_replicate);
   flag("vocab_pad", p.vocab_pad);
   flag("expert_pad", p.expert_pad);
+  for (const module_override& o : p.modules)
+    out.add(out.size() == 0 ? "" : ",").add(pattern_of(o).view()).add("=").add(name_of(o.style));
   if (out.size() == 0) out.add("tp=1");
   return out;
 }
@@ -3766,6 +4119,74 @@ constexpr stage_layer_counts nearest_even_stages(num layers, num stages) {
   return out;
 }
 
+// What is asked about modules, whose styles a plan may override layer by layer.
+
+/// Over how many ranks the heads of a layer are cut.
+struct attention_cut {
+  num tensor = 1, ulysses = 1;
+};
+constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
+  attention_cut cut{tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p)};
+  const module_style context = context_style_of(p.modules, layer);
+  if (context == module_style::ulysses) cut.ulysses = p.cp;
+  if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
+  return cut;
+}
+constexpr bool heads_divide(const question& q, attention_cut cut) {
+  const num heads = q.model.num_attention_heads, kv_heads = q.model.num_key_value_heads;
+  const num both = checked_product(cut.tensor, cut.ulysses);
+  if (both < 1 || kv_heads < 1) return false;
+  const auto whole = [&](num ranks) { return kv_heads % ranks == 0 || (q.plan.kv_replicate && ranks % kv_heads == 0); };
+  return heads % both == 0 && whole(cut.tensor) && whole(both);
+}
+/// That of the first layer whose heads cannot be cut so; of the first layer when all can.
+constexpr attention_cut strictest_attention_cut(const question& q) {
+  const attention_cut first = attention_cut_of(q.plan, 0);
+  if (q.plan.modules.empty()) return first;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+    if (const attention_cut cut = attention_cut_of(q.plan, layer); !heads_divide(q, cut)) return cut;
+  return first;
+}
+/// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
+constexpr bool any_feed_forward_is_cut(const question& q, bool experts) {
+  if (q.plan.modules.empty()) return true;
+  const parameter_kind kind = experts ? parameter_kind::experts_gate_up : parameter_kind::mlp_gate;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+    if (is_moe_layer(q.model, layer) == experts && is_cut(q.plan, kind, layer)) return true;
+  return false;
+}
+constexpr bool any_vocabulary_is_cut(const question& q) {
+  return is_cut(q.plan, parameter_kind::embed_tokens) || is_cut(q.plan, head_weight(q.model));
+}
+/// Overrides that name nothing which the model has.
+constexpr num overrides_of_nothing(const question& q) {
+  num count = 0;
+  for (const module_override& o : q.plan.modules) {
+    bool found = o.names(bit_of(parameter_kind::embed_tokens) | bit_of(head_weight(q.model)), o.layer);
+    for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
+      found = found || o.names(detail::attention_bits | self_attn_bit |
+                                   (is_moe_layer(q.model, layer) ? detail::expert_bits : detail::mlp_bits),
+                               layer);
+    count += found ? 0 : 1;
+  }
+  return count;
+}
+/// Blocks (attention, feed-forward, experts of a layer) of which some modules are cut and others are whole.
+constexpr num blocks_cut_in_part(const question& q) {
+  if (q.plan.modules.empty()) return 0;
+  num count = 0;
+  const auto mixed = [&](module_set block, num layer) {
+    num cut = 0, whole = 0;
+    detail::for_each_kind(block, [&](parameter_kind k) { ++(is_cut(q.plan, k, layer) ? cut : whole); });
+    return cut > 0 && whole > 0;
+  };
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
+    count += mixed(detail::attention_bits, layer) ? 1 : 0;
+    count += mixed(is_moe_layer(q.model, layer) ? detail::expert_bits : detail::mlp_bits, layer) ? 1 : 0;
+  }
+  return count;
+}
+
 /// Facts: the types that a compiler prints, and the operands that compute them.
 namespace fact {
 
@@ -3796,7 +4217,25 @@ SHARDPLAN_OPERAND(expert_tensor_degree, q.plan.etp);
 SHARDPLAN_OPERAND(ulysses_degree, ::shardplan::ulysses_degree(q.plan));
 SHARDPLAN_OPERAND(ring_degree, ::shardplan::ring_degree(q.plan));
 
+// degrees over which modules are cut, 1 where overrides leave them whole
+namespace of_attention {
+SHARDPLAN_OPERAND(tensor_degree, strictest_attention_cut(q).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_attention_cut(q).ulysses);
+}  // namespace of_attention
+namespace of_dense {
+SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
+}  // namespace of_dense
+namespace of_vocabulary {
+SHARDPLAN_OPERAND(tensor_degree, any_vocabulary_is_cut(q) ? q.plan.tp : 1);
+}  // namespace of_vocabulary
+namespace of_experts {
+SHARDPLAN_OPERAND(expert_degree, any_feed_forward_is_cut(q, true) ? q.plan.ep : 1);
+SHARDPLAN_OPERAND(expert_tensor_degree, any_feed_forward_is_cut(q, true) ? q.plan.etp : 1);
+}  // namespace of_experts
+
 // options
+SHARDPLAN_OPERAND(overrides_of_nothing, ::shardplan::overrides_of_nothing(q));
+SHARDPLAN_OPERAND(blocks_cut_in_part, ::shardplan::blocks_cut_in_part(q));
 SHARDPLAN_OPERAND(kv_replicate, q.plan.kv_replicate ? 1 : 0);
 SHARDPLAN_OPERAND(vocab_pad, q.plan.vocab_pad ? 1 : 0);
 SHARDPLAN_OPERAND(expert_pad, q.plan.expert_pad ? 1 : 0);
@@ -4176,21 +4615,22 @@ struct heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_heads must be divisible by tp * the Ulysses degree");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "tensor parallelism and Ulysses give every rank whole heads, equally many";
-  using operands = list<fact::num_heads_operand, fact::tensor_degree_operand, fact::ulysses_degree_operand>;
+  using operands = list<fact::num_heads_operand, fact::of_attention::tensor_degree_operand,
+                        fact::of_attention::ulysses_degree_operand>;
   using presumes =
       list<product_of_degrees_is_in_range, every_model_size_is_in_range, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num heads, num tp, num ulysses) { return heads % (tp * ulysses) == 0; }
   static constexpr fix_text fix(const question& q) {
-    const num ulysses = ulysses_degree(q.plan);
+    const auto [tp, ulysses] = strictest_attention_cut(q);
     fix_text out;
-    if (ulysses > 1 && q.model.num_attention_heads % q.plan.tp == 0)
+    if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
           .add(q.plan.cp)
           .add("/ring or cp=")
           .add(q.plan.cp)
           .add("/all_gather, which ask nothing beyond tp");
     out.add(ulysses > 1 ? "tp * the Ulysses degree" : "tp").add(" that divides ").add(q.model.num_attention_heads);
-    return out.add(": ").add(detail::nearest_divisors(q.model.num_attention_heads, q.plan.tp * ulysses).view());
+    return out.add(": ").add(detail::nearest_divisors(q.model.num_attention_heads, tp * ulysses).view());
   }
 };
 
@@ -4198,13 +4638,14 @@ struct kv_heads_divide_over_tensor {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "k_proj and v_proj are cut by tp in whole heads, or copied whole";
-  using operands = list<fact::num_kv_heads_operand, fact::tensor_degree_operand, fact::kv_replicate_operand>;
+  using operands =
+      list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand, fact::kv_replicate_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num kv_heads, num tp, num replicate) {
     return kv_heads % tp == 0 || (replicate != 0 && tp % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, tp = q.plan.tp;
+    const num kv_heads = q.model.num_key_value_heads, tp = strictest_attention_cut(q).tensor;
     fix_text out;
     if (tp % kv_heads == 0)
       return out.add("add kv_replicate: each key/value head is held by ").add(tp / kv_heads).add(" ranks");
@@ -4217,15 +4658,16 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp * the Ulysses degree, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "Ulysses gives every rank whole key/value heads, equally many, or copies";
-  using operands = list<fact::num_kv_heads_operand, fact::tensor_degree_operand, fact::ulysses_degree_operand,
-                        fact::kv_replicate_operand>;
+  using operands = list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand,
+                        fact::of_attention::ulysses_degree_operand, fact::kv_replicate_operand>;
   // The first half: this one alone lets tp 6, U 2, K 4 pass, where k_proj has no uniform cut.
   using presumes = list<kv_heads_divide_over_tensor, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num kv_heads, num tp, num ulysses, num replicate) {
     return kv_heads % (tp * ulysses) == 0 || (replicate != 0 && tp * ulysses % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, heads = q.plan.tp * ulysses_degree(q.plan);
+    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");
     return out.add("write cp=")
@@ -4240,7 +4682,7 @@ struct dense_width_divides_over_tensor {
   SHARDPLAN_SENTENCE("intermediate_size must be at least 1 and divisible by tp");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "gate and up are cut by column, down by row; the size is logical, not 2 * I";
-  using operands = list<fact::intermediate_size_operand, fact::tensor_degree_operand>;
+  using operands = list<fact::intermediate_size_operand, fact::of_dense::tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set>;
   static constexpr bool applies(const question& q) { return has_dense_layers(q.model); }
   static constexpr bool holds(num width, num tp) { return width >= 1 && width <= max_degree && width % tp == 0; }
@@ -4253,7 +4695,7 @@ struct vocabulary_divides_over_tensor {
   SHARDPLAN_SENTENCE("vocab_size must be divisible by tp, or vocab_pad given");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "embedding and head are cut by vocabulary row; padding is masked, not stored";
-  using operands = list<fact::vocab_size_operand, fact::tensor_degree_operand, fact::vocab_pad_operand>;
+  using operands = list<fact::vocab_size_operand, fact::of_vocabulary::tensor_degree_operand, fact::vocab_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num vocab, num tp, num pad) { return pad != 0 || vocab % tp == 0; }
   static constexpr fix_text fix(const question&) { return {"add vocab_pad"}; }
@@ -4304,7 +4746,7 @@ struct expert_width_divides_over_expert_tensor {
   SHARDPLAN_SENTENCE("moe_intermediate_size must be at least 1 and divisible by etp");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "gate and up of an expert are cut by column, down by row";
-  using operands = list<fact::moe_intermediate_size_operand, fact::expert_tensor_degree_operand>;
+  using operands = list<fact::moe_intermediate_size_operand, fact::of_experts::expert_tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }
   static constexpr bool holds(num width, num etp) { return width >= 1 && width <= max_degree && width % etp == 0; }
@@ -4318,7 +4760,7 @@ struct experts_divide_over_expert_degree {
   SHARDPLAN_SENTENCE("num_experts must be divisible by ep, or expert_pad given");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "every rank has equally many expert slots; the router cannot choose empty ones";
-  using operands = list<fact::num_experts_operand, fact::expert_degree_operand, fact::expert_pad_operand>;
+  using operands = list<fact::num_experts_operand, fact::of_experts::expert_degree_operand, fact::expert_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }
   static constexpr bool holds(num experts, num ep, num pad) { return pad != 0 || experts % ep == 0; }
@@ -4332,7 +4774,8 @@ struct all_reduce_experts_stay_in_the_tensor_group {
   SHARDPLAN_SENTENCE("tp must be divisible by ep * etp under dispatch kind all_reduce");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "every rank of an expert group must hold the same rows: tp ranks do";
-  using operands = list<fact::tensor_degree_operand, fact::expert_degree_operand, fact::expert_tensor_degree_operand>;
+  using operands = list<fact::tensor_degree_operand, fact::of_experts::expert_degree_operand,
+                        fact::of_experts::expert_tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) {
     return q.plan.dispatch == dispatch_kind::all_reduce && has_moe_layers(q.model);
@@ -4360,6 +4803,50 @@ using expert_rules =
 
 }  // namespace shardplan::rule
 #endif  // SHARDPLAN_RULES_EXPERTS_HPP
+
+// ---- shardplan/rules/modules.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// Rules about module overrides: what they name, and what must be cut together.
+#ifndef SHARDPLAN_RULES_MODULES_HPP
+#define SHARDPLAN_RULES_MODULES_HPP
+
+namespace shardplan::rule {
+
+struct overrides_name_modules_of_the_model {
+  SHARDPLAN_SENTENCE("every module override must name modules that the model has");
+  static constexpr rule_kind kind = rule_kind::math;
+  static constexpr char source[] =
+      "an override of nothing is a mistyped one: a layer too deep, experts of a dense model";
+  using operands = list<fact::overrides_of_nothing_operand, fact::num_layers_operand, fact::num_moe_layers_operand>;
+  using presumes = list<num_layers_fits_the_layer_set, expert_counts_are_in_range>;
+  static constexpr bool applies(const question& q) { return !q.plan.modules.empty(); }
+  static constexpr bool holds(num of_nothing, num, num) { return of_nothing == 0; }
+  static constexpr fix_text fix(const question& q) {
+    return fix_text{"layers are 0 to "}
+        .add(q.model.num_hidden_layers - 1)
+        .add(
+            "; layers with experts have mlp.experts, others mlp.gate_proj, up_proj and down_proj; a tied head has no "
+            "module");
+  }
+};
+
+struct modules_of_a_block_are_cut_together {
+  SHARDPLAN_SENTENCE("all modules of an attention, a feed-forward layer or its experts must be cut, or none");
+  static constexpr rule_kind kind = rule_kind::math;
+  static constexpr char source[] = "what a column-parallel module leaves cut, a whole one cannot read";
+  using operands = list<fact::blocks_cut_in_part_operand>;
+  using presumes = list<overrides_name_modules_of_the_model>;
+  static constexpr bool applies(const question& q) { return !q.plan.modules.empty(); }
+  static constexpr bool holds(num in_part) { return in_part == 0; }
+  static constexpr fix_text fix(const question&) {
+    return {"override the block as a whole, for example layers.*.self_attn=replicated"};
+  }
+};
+
+using module_rules = list<overrides_name_modules_of_the_model, modules_of_a_block_are_cut_together>;
+
+}  // namespace shardplan::rule
+#endif  // SHARDPLAN_RULES_MODULES_HPP
 
 // ---- shardplan/rules/pipeline.hpp ----
 // SPDX-License-Identifier: Apache-2.0
@@ -4504,7 +4991,7 @@ using join = typename detail::joined<Lists...>::type;
 
 /// Every rule of the library, the presumed ones first.
 using builtin_rules = join<rule::mesh_rules, rule::model_rules, rule::head_rules, rule::sequence_rules,
-                           rule::pipeline_rules, rule::expert_rules>;
+                           rule::pipeline_rules, rule::expert_rules, rule::module_rules>;
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_RULES_HPP

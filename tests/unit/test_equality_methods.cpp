@@ -129,8 +129,8 @@ class smoothed_loss {
     for (std::size_t i = 0; i < sums.size(); ++i)
       for (num v = 0; v < scores.width(); ++v)
         sums[i] += scores.data()[i * static_cast<std::size_t>(scores.width()) + v];
-    view.comm.all_reduce(view.group(axis::tp), std::span<T>(sums), reduce_op::sum);
-    view.comm.all_reduce(view.group(axis::tp), std::span<T>(picked), reduce_op::sum);
+    view.comm.all_reduce(vocabulary_group(view), std::span<T>(sums), reduce_op::sum);
+    view.comm.all_reduce(vocabulary_group(view), std::span<T>(picked), reduce_op::sum);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       if (wanted.data()[i] == ignored_target) continue;
       T& l = loss.data()[i];

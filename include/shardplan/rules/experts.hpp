@@ -38,7 +38,7 @@ struct expert_width_divides_over_expert_tensor {
   SHARDPLAN_SENTENCE("moe_intermediate_size must be at least 1 and divisible by etp");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "gate and up of an expert are cut by column, down by row";
-  using operands = list<fact::moe_intermediate_size_operand, fact::expert_tensor_degree_operand>;
+  using operands = list<fact::moe_intermediate_size_operand, fact::of_experts::expert_tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }
   static constexpr bool holds(num width, num etp) { return width >= 1 && width <= max_degree && width % etp == 0; }
@@ -52,7 +52,7 @@ struct experts_divide_over_expert_degree {
   SHARDPLAN_SENTENCE("num_experts must be divisible by ep, or expert_pad given");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "every rank has equally many expert slots; the router cannot choose empty ones";
-  using operands = list<fact::num_experts_operand, fact::expert_degree_operand, fact::expert_pad_operand>;
+  using operands = list<fact::num_experts_operand, fact::of_experts::expert_degree_operand, fact::expert_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) { return has_moe_layers(q.model); }
   static constexpr bool holds(num experts, num ep, num pad) { return pad != 0 || experts % ep == 0; }
@@ -66,7 +66,8 @@ struct all_reduce_experts_stay_in_the_tensor_group {
   SHARDPLAN_SENTENCE("tp must be divisible by ep * etp under dispatch kind all_reduce");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "every rank of an expert group must hold the same rows: tp ranks do";
-  using operands = list<fact::tensor_degree_operand, fact::expert_degree_operand, fact::expert_tensor_degree_operand>;
+  using operands = list<fact::tensor_degree_operand, fact::of_experts::expert_degree_operand,
+                        fact::of_experts::expert_tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set, expert_counts_are_in_range>;
   static constexpr bool applies(const question& q) {
     return q.plan.dispatch == dispatch_kind::all_reduce && has_moe_layers(q.model);

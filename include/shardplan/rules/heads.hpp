@@ -63,21 +63,22 @@ struct heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_heads must be divisible by tp * the Ulysses degree");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "tensor parallelism and Ulysses give every rank whole heads, equally many";
-  using operands = list<fact::num_heads_operand, fact::tensor_degree_operand, fact::ulysses_degree_operand>;
+  using operands = list<fact::num_heads_operand, fact::of_attention::tensor_degree_operand,
+                        fact::of_attention::ulysses_degree_operand>;
   using presumes =
       list<product_of_degrees_is_in_range, every_model_size_is_in_range, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num heads, num tp, num ulysses) { return heads % (tp * ulysses) == 0; }
   static constexpr fix_text fix(const question& q) {
-    const num ulysses = ulysses_degree(q.plan);
+    const auto [tp, ulysses] = strictest_attention_cut(q);
     fix_text out;
-    if (ulysses > 1 && q.model.num_attention_heads % q.plan.tp == 0)
+    if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
           .add(q.plan.cp)
           .add("/ring or cp=")
           .add(q.plan.cp)
           .add("/all_gather, which ask nothing beyond tp");
     out.add(ulysses > 1 ? "tp * the Ulysses degree" : "tp").add(" that divides ").add(q.model.num_attention_heads);
-    return out.add(": ").add(detail::nearest_divisors(q.model.num_attention_heads, q.plan.tp * ulysses).view());
+    return out.add(": ").add(detail::nearest_divisors(q.model.num_attention_heads, tp * ulysses).view());
   }
 };
 
@@ -85,13 +86,14 @@ struct kv_heads_divide_over_tensor {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "k_proj and v_proj are cut by tp in whole heads, or copied whole";
-  using operands = list<fact::num_kv_heads_operand, fact::tensor_degree_operand, fact::kv_replicate_operand>;
+  using operands =
+      list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand, fact::kv_replicate_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num kv_heads, num tp, num replicate) {
     return kv_heads % tp == 0 || (replicate != 0 && tp % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, tp = q.plan.tp;
+    const num kv_heads = q.model.num_key_value_heads, tp = strictest_attention_cut(q).tensor;
     fix_text out;
     if (tp % kv_heads == 0)
       return out.add("add kv_replicate: each key/value head is held by ").add(tp / kv_heads).add(" ranks");
@@ -104,15 +106,16 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp * the Ulysses degree, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "Ulysses gives every rank whole key/value heads, equally many, or copies";
-  using operands = list<fact::num_kv_heads_operand, fact::tensor_degree_operand, fact::ulysses_degree_operand,
-                        fact::kv_replicate_operand>;
+  using operands = list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand,
+                        fact::of_attention::ulysses_degree_operand, fact::kv_replicate_operand>;
   // The first half: this one alone lets tp 6, U 2, K 4 pass, where k_proj has no uniform cut.
   using presumes = list<kv_heads_divide_over_tensor, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num kv_heads, num tp, num ulysses, num replicate) {
     return kv_heads % (tp * ulysses) == 0 || (replicate != 0 && tp * ulysses % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, heads = q.plan.tp * ulysses_degree(q.plan);
+    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");
     return out.add("write cp=")
@@ -127,7 +130,7 @@ struct dense_width_divides_over_tensor {
   SHARDPLAN_SENTENCE("intermediate_size must be at least 1 and divisible by tp");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "gate and up are cut by column, down by row; the size is logical, not 2 * I";
-  using operands = list<fact::intermediate_size_operand, fact::tensor_degree_operand>;
+  using operands = list<fact::intermediate_size_operand, fact::of_dense::tensor_degree_operand>;
   using presumes = list<product_of_degrees_is_in_range, num_layers_fits_the_layer_set>;
   static constexpr bool applies(const question& q) { return has_dense_layers(q.model); }
   static constexpr bool holds(num width, num tp) { return width >= 1 && width <= max_degree && width % tp == 0; }
@@ -140,7 +143,7 @@ struct vocabulary_divides_over_tensor {
   SHARDPLAN_SENTENCE("vocab_size must be divisible by tp, or vocab_pad given");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr text_view source = "embedding and head are cut by vocabulary row; padding is masked, not stored";
-  using operands = list<fact::vocab_size_operand, fact::tensor_degree_operand, fact::vocab_pad_operand>;
+  using operands = list<fact::vocab_size_operand, fact::of_vocabulary::tensor_degree_operand, fact::vocab_pad_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num vocab, num tp, num pad) { return pad != 0 || vocab % tp == 0; }
   static constexpr fix_text fix(const question&) { return {"add vocab_pad"}; }
