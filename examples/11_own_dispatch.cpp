@@ -77,4 +77,4 @@ int main() {
                   ours.gradient_norm, theirs.norm);
   });
 }
-//> loss 0.0
+//> loss 5.404638 (baseline 5.404638), gradients' norm 4.181225 (baseline 4.181225)

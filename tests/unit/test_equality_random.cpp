@@ -22,8 +22,9 @@ std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
 /// A model that a small machine computes quickly.
 bool is_small(const question& q) {
   const model_spec& m = q.model;
-  for (num size : {m.hidden_size, m.num_attention_heads, m.head_dim, m.intermediate_size, m.moe_intermediate_size,
-                   m.num_experts, m.vocab_size, m.num_hidden_layers, q.batch.length})
+  for (num size :
+       {m.hidden_size, m.num_attention_heads, m.head_dim, m.intermediate_size, m.moe_intermediate_size, m.num_experts,
+        m.vocab_size, m.num_hidden_layers, m.sliding_window, m.decoder_sparse_step, q.batch.length})
     if (size > 100) return false;
   return world_size(q.plan) <= 8 && q.batch.rows <= 100 && micro_batches(q.plan, q.batch) <= 32 &&
          q.batch.rows * q.batch.length <= 400;

@@ -159,7 +159,7 @@ TEST_CASE("the predicted ledger is the recorded one") {
 }
 
 TEST_CASE("the predicted ledger is the recorded one for dense layers, a tied embedding, packed documents") {
-  for (const char* name : {"sparse_step", "tied", "attention_bias", "packed"}) {
+  for (const char* name : {"sparse_step", "tied", "attention_bias", "packed", "auxiliary"}) {
     const checkpoint weights = checkpoint::open(std::string(SHARDPLAN_TEST_DATA "/") + name);
     const baseline<double> model(weights);
     batch_rows rows = random_rows(weights.config().spec, 4, 11);
