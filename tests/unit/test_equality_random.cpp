@@ -127,18 +127,14 @@ void carry_out(std::uint64_t seed, tally& t) {
     for (double margin : layer.margins)
       if (margin < 1e-9) return void(++t.ties);  // between experts: either choice is right
 
-  gathered_result<double> ours;
-  const auto recorded = run(q.world, std::chrono::seconds(60), [&](thread_communicator& comm) {
-    auto mine =
-        run_sharded<double, planned_methods>(comm, weights, q.plan, micro, shares_of(rows, q.plan), with_gradients());
-    if (comm.rank() == 0) ours = std::move(mine);
-  });
+  std::vector<recorder> sent;
+  const auto ours = run_plan<double>(weights, q.plan, micro, shares_of(rows, q.plan), with_gradients(), &sent);
   const comparison outputs = compare(ours, theirs, std::span<const char>(real_tokens(rows)));
   differences d;
   for (const tensor_comparison& c : outputs.tensors) d.note(c);
   CHECK_MESSAGE(outputs.equal, d.text() << outputs.note);
   const ledger_comparison ledger =
-      compare_ledgers(weights, q.plan, rows, {.micro_batches = micro, .gradients = true}, theirs, recorded);
+      compare_ledgers(weights, q.plan, rows, {.micro_batches = micro, .gradients = true}, theirs, sent);
   CHECK_MESSAGE(ledger.equal, ledger.difference);
 
   t.worst = std::max(t.worst, d.worst());

@@ -210,6 +210,27 @@ TEST_CASE("what dispatch sends at most is reached when all tokens choose the exp
   MESSAGE(lines, " lines");
 }
 
+TEST_CASE("where every token chooses every expert, the most that is sent is what is sent") {
+  model_spec m = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny").config().spec;
+  m.num_experts = m.num_experts_per_tok = 3;
+  for (const char* text : {"fsdp=3,ep=3", "fsdp=2,ep=2,expert_pad", "tp=2/sp,fsdp=2,ep=2,etp=2,expert_pad"}) {
+    const plan_spec plan = parse_plan(text).plan;
+    run_shape shape;
+    shape.padded_length = 8, shape.micro_rows = 1, shape.training = true;
+    const auto all = [&](num, num, num rank, dim_range experts) {
+      return rows_to_route(plan, shape, rank) * experts.size();
+    };
+    const bounding_routing most{m, plan, shape};
+    for (num rank = 0; rank < world_size(plan); ++rank) {
+      std::vector<std::string> sent, bound;
+      for_each_collective(m, plan, shape, rank, all, [&](const ledger_entry& e) { sent.push_back(describe(e)); });
+      for_each_collective(m, plan, shape, rank, most, [&](const ledger_entry& e) { bound.push_back(describe(e)); });
+      INFO(std::string(text), " rank ", rank);
+      CHECK(sent == bound);
+    }
+  }
+}
+
 TEST_CASE("the hops of a ring told at once are those told one by one") {
   const model_spec m = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny").config().spec;
   for (const char* text :
