@@ -13,7 +13,7 @@ using namespace shardplan::literals;
 using namespace shardplan::runtime;
 constexpr double bits = 1.4426950408889634;  // in a nat: log2(e)
 
-struct methods {
+struct methods : planned_methods {
   template <class T>
   struct attention {
     using all_places = std::span<const std::vector<token_places>>;  // [cp rank][row]

@@ -96,14 +96,16 @@ class communication : layer_communication<R, Sink> {
     label(why, parameter::no_layer);
   }
 
+  /// Without experts in any layer there is no auxiliary loss, although the configuration may ask for it.
+  constexpr bool auxiliary() const { return shape_.auxiliary && num_moe_layers(m_) > 0; }
   /// The statistics of the auxiliary loss: chosen and probability of each expert, and the rows counted.
-  constexpr num statistics() const { return shape_.auxiliary ? 2 * m_.num_experts + 1 : 0; }
+  constexpr num statistics() const { return 2 * m_.num_experts + 1; }
 
   constexpr void neighbour(operation what, num other, phase why, num labelled_stage) {
     if (stage_owner(p_, other) == group(axis::pp).index) return;  // the same rank
     label(why, stage_layers(m_, p_, labelled_stage).begin);
     values(what, axis::pp, stream_);
-    if (shape_.auxiliary) values(what, axis::pp, statistics());
+    if (auxiliary()) values(what, axis::pp, statistics());
   }
 
   constexpr void forward(const pipeline_step& s) {
@@ -128,7 +130,7 @@ class communication : layer_communication<R, Sink> {
       }
       leave();
     }
-    if (shape_.auxiliary) {
+    if (auxiliary()) {
       label(phase::loss, parameter::no_layer);
       values(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
     }
@@ -204,7 +206,8 @@ class communication : layer_communication<R, Sink> {
 }  // namespace detail
 
 /// Calls `sink(ledger_entry)` for each collective of `rank`, in the order it makes them; groups of one rank have none.
-/// Exact, given the routing; everything but the rows of `dispatch` is independent of it. The plan must be legal.
+/// Exact, given the routing; everything but the rows of `dispatch` is independent of it. The plan must be legal. A sink
+/// that takes (ledger_entry, times) is told once of the hops of a ring, which are alike.
 template <Routing R, class Sink>
 constexpr void for_each_collective(const model_spec& m, const plan_spec& p, const run_shape& shape, num rank,
                                    const R& routing, Sink&& sink) {

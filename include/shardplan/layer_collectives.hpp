@@ -32,7 +32,12 @@ class layer_communication {
     bytes_in(what, axes, group(axes).size(), handed, kept, root);
   }
   constexpr void bytes_in(operation what, axis_set axes, num size, num handed, num kept, bool root) {
-    if (size > 1) sink_(ledger_entry{what, axes, size, handed, kept, root, why_, layer_});
+    if (size < 2) return;
+    const ledger_entry e{what, axes, size, handed, kept, root, why_, layer_};
+    if constexpr (counts_repeats)
+      sink_(e, times_);
+    else
+      sink_(e);
   }
   constexpr void values(operation what, axis_set axes, num handed, num kept = 0) {
     bytes(what, axes, handed * shape_.element_bytes, kept * shape_.element_bytes);
@@ -81,9 +86,13 @@ class layer_communication {
   constexpr void trade_queries() {
     if (n_ > 0 && ulysses() > 1) trade(axis::cp_ulysses, traded(heads()));
   }
-  constexpr void pass_on() {
-    for (operation what : {operation::send, operation::send, operation::receive, operation::receive})
-      values(what, axis::cp_ring, ulysses() * traded(kv_heads()));
+  /// Two blocks (keys and values, or their gradients) go to the next rank, two come from the one before.
+  constexpr void pass_on(num hops) {
+    if constexpr (counts_repeats) times_ = hops, hops = hops > 0 ? 1 : 0;
+    for (num hop = 0; hop < hops; ++hop)
+      for (operation what : {operation::send, operation::send, operation::receive, operation::receive})
+        values(what, axis::cp_ring, ulysses() * traded(kv_heads()));
+    times_ = 1;
   }
   constexpr void gather_keys() {
     for (int i = 0; i < 2; ++i) values(operation::all_gather, axis::cp_ring, ulysses() * traded(kv_heads()));
@@ -92,8 +101,7 @@ class layer_communication {
   constexpr void attention_forward() {
     trade_inputs();
     if (n_ > 0 && in_->method == cp_method::all_gather) gather_keys();
-    if (n_ > 0 && in_->method != cp_method::all_gather)
-      for (num hop = 1; hop < ring_degree(*in_); ++hop) pass_on();
+    if (n_ > 0 && in_->method != cp_method::all_gather) pass_on(ring_degree(*in_) - 1);
     trade_queries();
   }
   constexpr void attention_backward() {
@@ -103,10 +111,7 @@ class layer_communication {
       gather_keys();
       for (int i = 0; i < 2; ++i) values(operation::reduce_scatter, axis::cp_ring, ring * keys, keys);
     } else if (n_ > 0 && ring > 1) {
-      for (num hop = 0; hop < ring; ++hop) {
-        if (hop + 1 < ring) pass_on();
-        pass_on();  // the gradients, which come home
-      }
+      pass_on(ring - 1 + ring);  // keys and values as in the forward, and after each their gradients, which come home
     }
     trade_inputs();
   }
@@ -123,20 +128,23 @@ class layer_communication {
   constexpr num pairs(num layer, num micro, num from, num to) const {
     return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, in_->ep, to));
   }
-  /// Rows that arrive at `rank` from its ep group.
   constexpr num arriving(num layer, num micro, num rank) const {
-    const rank_group ep = group_of(*in_, m_, rank, axis::ep);
-    num sum = 0;
-    for (num i = 0; i < ep.size(); ++i) sum += pairs(layer, micro, ep.member(i), ep.index);
-    return sum;
+    return rows_received(m_, *in_, routing_, moe_index(layer), micro, rank);
+  }
+  /// Pairs of this rank that need not travel: the fewest, where the routing is a bound.
+  constexpr num staying(num layer, num micro) const {
+    const num at = group(axis::ep).index;
+    if constexpr (requires { routing_.least(0, 0, 0, dim_range{}); })
+      return routing_.least(moe_index(layer), micro, rank_, chunk(m_.num_experts, in_->ep, at));
+    else
+      return pairs(layer, micro, rank_, at);
   }
   constexpr num leaving(num layer, num micro) const {
     return routing_(moe_index(layer), micro, rank_, {0, m_.num_experts});
   }
   constexpr void to_experts(num layer, num micro) {
     const num H = m_.hidden_size;
-    const num own = pairs(layer, micro, rank_, group(axis::ep).index);
-    values(operation::all_to_all, axis::ep, leaving(layer, micro) * H, own * H);
+    values(operation::all_to_all, axis::ep, leaving(layer, micro) * H, staying(layer, micro) * H);
     values(operation::all_gather, axis::etp, arriving(layer, micro, rank_) * H);
   }
   constexpr void from_experts(num layer, num micro) {
@@ -207,6 +215,9 @@ class layer_communication {
     all_rows();
   }
 
+  /// Does the sink take a number of times beside an entry? Then hops, which are alike, are told at once.
+  static constexpr bool counts_repeats = requires(Sink & sink, const ledger_entry& e, num times) { sink(e, times); };
+
   const model_spec& m_;
   const plan_spec& p_;
   const run_shape& shape_;
@@ -220,6 +231,7 @@ class layer_communication {
   bool split_ = false;
   phase why_{};
   num layer_ = parameter::no_layer;
+  num times_ = 1;
 };
 
 }  // namespace shardplan::detail

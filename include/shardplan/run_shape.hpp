@@ -26,7 +26,8 @@ constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 
 constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
 
 /// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
-/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them.
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Of a model
+/// with experts: the rules do not ask whether a plan could cut those that there are not.
 constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
   const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
   return chunk(n, p.tp / sharing, tp_index / sharing);
@@ -39,19 +40,55 @@ concept Routing = requires(const R& r, num moe_layer, num micro_batch, num rank,
   { r(moe_layer, micro_batch, rank, experts) } -> std::same_as<num>;
 };
 
+/// Rows that a rank routes in a micro-batch, padding included.
+constexpr num rows_to_route(const plan_spec& p, const run_shape& shape, num rank) {
+  const num n = local_length(p.layout, shape.padded_length, p.cp) * shape.micro_rows;
+  return routed_rows(p, n, coordinate(dense_mesh(p), rank, axis::tp)).size();
+}
+
 /// A routing in which every expert is chosen equally often: the balanced value, rounded down.
-/// What dispatch really sends lies between nothing and, when all tokens of an ep group choose the experts of one rank,
-/// ep times this.
 struct balanced_routing {
   const model_spec& model;
   const plan_spec& plan;
   const run_shape& shape;
   constexpr num operator()(num, num, num rank, dim_range experts) const {
-    const num n = local_length(plan.layout, shape.padded_length, plan.cp) * shape.micro_rows;
-    const num rows = routed_rows(plan, n, coordinate(dense_mesh(plan), rank, axis::tp)).size();
-    return rows * model.num_experts_per_tok * experts.size() / model.num_experts;
+    return rows_to_route(plan, shape, rank) * model.num_experts_per_tok * experts.size() / model.num_experts;
   }
 };
+
+/// What dispatch sends at most, known before any routing. A row chooses k distinct ones of E experts, so of r rows
+///   at most   r * min(k, e)             pairs choose among e of them, and
+///   at least  r * max(0, k - (E - e)).
+/// With it every line of the ledger is a bound that some routing reaches, though not one routing all. Where ep ranks
+/// hold E / ep = s experts each and route r rows each, that is per layer and micro-batch
+///   sent, what stays included    r * k                   (balanced: the same)
+///   sent to other ranks          r * min(k, E - s)       (balanced: r * k * (ep - 1) / ep)
+///   received, own included       ep * r * min(k, s)      (balanced: r * k)
+/// rows of hidden_size values: ep times the balanced value when all choose the experts of one rank and k <= s.
+struct bounding_routing {
+  const model_spec& model;
+  const plan_spec& plan;
+  const run_shape& shape;
+  constexpr num operator()(num, num, num rank, dim_range experts) const {
+    const num k = model.num_experts_per_tok;
+    return rows_to_route(plan, shape, rank) * (experts.size() < k ? experts.size() : k);
+  }
+  constexpr num least(num, num, num rank, dim_range experts) const {
+    const num elsewhere = model.num_experts - experts.size(), k = model.num_experts_per_tok;
+    return rows_to_route(plan, shape, rank) * (elsewhere < k ? k - elsewhere : 0);
+  }
+};
+
+/// Rows that arrive at the experts of `rank` from its ep group, itself included; its etp group shares them afterwards.
+template <Routing R>
+constexpr num rows_received(const model_spec& m, const plan_spec& p, const R& routing, num moe_layer, num micro_batch,
+                            num rank) {
+  const rank_group ep = group_of(p, m, rank, axis::ep);
+  num sum = 0;
+  for (num i = 0; i < ep.size(); ++i)
+    sum += routing(moe_layer, micro_batch, ep.member(i), chunk(m.num_experts, p.ep, ep.index));
+  return sum;
+}
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_RUN_SHAPE_HPP

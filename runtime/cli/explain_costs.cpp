@@ -32,6 +32,29 @@ std::string axes_text(axis_set axes) {
   return out;
 }
 
+/// Rows that travel in one MoE layer of one micro-batch: balanced, and the most that any routing makes of it.
+void add_dispatched_rows(section& out, const question& q, const run_shape& shape, num rank) {
+  const balanced_routing balanced{q.model, q.plan, shape};
+  const bounding_routing most{q.model, q.plan, shape};
+  const num row_bytes = q.model.hidden_size * shape.element_bytes;
+  const dim_range all{0, q.model.num_experts};
+  const num sent[] = {balanced(0, 0, rank, all), most(0, 0, rank, all)};
+  const num received[] = {rows_received(q.model, q.plan, balanced, 0, 0, rank),
+                          rows_received(q.model, q.plan, most, 0, 0, rank)};
+  const auto both = [&](const num(&rows)[2]) {
+    return json{{"balanced", rows[0]},
+                {"most", rows[1]},
+                {"balanced_bytes", rows[0] * row_bytes},
+                {"most_bytes", rows[1] * row_bytes}};
+  };
+  out.document["dispatched_rows"] = {{"row_bytes", row_bytes}, {"sent", both(sent)}, {"received", both(received)}};
+  out.text += fmt::format(
+      "  to experts, per layer and micro-batch: {} rows ({}) sent, at most {} ({}); {} rows ({}) received, at most {} "
+      "({})\n",
+      sent[0], size_text(sent[0] * row_bytes), sent[1], size_text(sent[1] * row_bytes), received[0],
+      size_text(received[0] * row_bytes), received[1], size_text(received[1] * row_bytes));
+}
+
 }  // namespace
 
 section explain_memory(const model_spec& model, const plan_spec& plan, num rank, dtype type) {
@@ -80,27 +103,33 @@ section explain_collectives(const question& q, num rank, dtype type) {
   shape.training = true;
 
   struct total {
-    num calls = 0, bytes = 0, wire = 0, size = 1;
+    num calls = 0, bytes = 0, wire = 0, size = 1, most_bytes = 0, most_wire = 0;
   };
   std::map<std::tuple<phase, operation, unsigned>, total> totals;
-  const balanced_routing routing{q.model, q.plan, shape};
-  for_each_collective(q.model, q.plan, shape, rank, routing, [&](const ledger_entry& e) {
+  const balanced_routing balanced{q.model, q.plan, shape};
+  const bounding_routing most{q.model, q.plan, shape};
+  for_each_collective(q.model, q.plan, shape, rank, balanced, [&](const ledger_entry& e, num times) {
     total& t = totals[{e.why, e.what, e.axes.bits}];
-    t.calls += 1, t.bytes += e.bytes, t.wire += wire_bytes(e), t.size = e.group_size;
+    t.calls += times, t.bytes += times * e.bytes, t.wire += times * wire_bytes(e), t.size = e.group_size;
+  });
+  for_each_collective(q.model, q.plan, shape, rank, most, [&](const ledger_entry& e, num times) {
+    total& t = totals[{e.why, e.what, e.axes.bits}];
+    t.most_bytes += times * e.bytes, t.most_wire += times * wire_bytes(e);
   });
 
-  section out{
-      {{"rank", rank},
-       {"rows", q.batch.rows},
-       {"padded", shape.padded_length},
-       {"micro_batches", shape.micro_batches},
-       {"dtype", name_of(type)},
-       {"calls", json::array()}},
-      fmt::format("communication of rank {} in one step of training: {} rows of {} tokens, {} micro-batch{}, {}"
-                  ", experts chosen equally often\n  {:<10}  {:<14}  {:<16}  {:>5}  {:>6}  {:>12}  {:>12}\n",
-                  rank, q.batch.rows, shape.padded_length, shape.micro_batches, shape.micro_batches == 1 ? "" : "es",
-                  name_of(type), "phase", "operation", "axes", "ranks", "calls", "handed over", "on the wire")};
-  num wire = 0;
+  section out{{{"rank", rank},
+               {"rows", q.batch.rows},
+               {"padded", shape.padded_length},
+               {"micro_batches", shape.micro_batches},
+               {"dtype", name_of(type)},
+               {"calls", json::array()}},
+              fmt::format("communication of rank {} in one step of training: {} rows of {} tokens, {} micro-batch{}, {}"
+                          ", experts chosen equally often (at most: whatever they are)\n"
+                          "  {:<10}  {:<14}  {:<16}  {:>5}  {:>6}  {:>12}  {:>12}  {:>12}\n",
+                          rank, q.batch.rows, shape.padded_length, shape.micro_batches,
+                          shape.micro_batches == 1 ? "" : "es", name_of(type), "phase", "operation", "axes", "ranks",
+                          "calls", "handed over", "on the wire", "at most")};
+  num wire = 0, most_wire = 0;
   for (const auto& [key, t] : totals) {
     axis_set axes;
     axes.bits = std::get<2>(key);
@@ -110,14 +139,19 @@ section explain_collectives(const question& q, num rank, dtype type) {
                                      {"ranks", t.size},
                                      {"calls", t.calls},
                                      {"bytes", t.bytes},
-                                     {"wire_bytes", t.wire}});
-    out.text +=
-        fmt::format("  {:<10}  {:<14}  {:<16}  {:>5}  {:>6}  {:>12}  {:>12}\n", name_of(std::get<0>(key)),
-                    name_of(std::get<1>(key)), axes_text(axes), t.size, t.calls, size_text(t.bytes), size_text(t.wire));
-    wire += t.wire;
+                                     {"wire_bytes", t.wire},
+                                     {"most_bytes", t.most_bytes},
+                                     {"most_wire_bytes", t.most_wire}});
+    out.text += fmt::format("  {:<10}  {:<14}  {:<16}  {:>5}  {:>6}  {:>12}  {:>12}  {:>12}\n",
+                            name_of(std::get<0>(key)), name_of(std::get<1>(key)), axes_text(axes), t.size, t.calls,
+                            size_text(t.bytes), size_text(t.wire), size_text(t.most_wire));
+    wire += t.wire, most_wire += t.most_wire;
   }
   out.document["wire_bytes"] = wire;
-  out.text += fmt::format("  together {} on the wire\n", size_text(wire));
+  out.document["most_wire_bytes"] = most_wire;
+  out.text += fmt::format("  together {} on the wire, at most {}\n", size_text(wire), size_text(most_wire));
+  if (q.plan.dispatch == dispatch_kind::dispatch && q.plan.ep > 1 && num_moe_layers(q.model) > 0)
+    add_dispatched_rows(out, q, shape, rank);
   return out;
 }
 

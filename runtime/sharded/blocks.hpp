@@ -158,7 +158,7 @@ class mlp_block {
 };
 
 /// The experts of a layer: tokens of the residual stream in, tokens of the residual stream out.
-template <Layout L, class Residual, class T>
+template <Layout L, class Residual, class T, class Experts>
 class moe_block {
   static constexpr bool split = residual_traits<Residual>::split;
 
@@ -175,26 +175,23 @@ class moe_block {
       x_ = rows(every, mine);
       choose(view, w, tokens, mine.begin, balance);
       hidden<T, L> sum(every, x.width());  // zeros where other ranks have rows, or experts
-      put(contribution_.forward(view, read_only(x_), chosen_, w.weights), mine, sum);
+      put(experts_.forward(view, read_only(x_), chosen_, w.weights), mine, sum);
       return sum_over_tp<Residual>::of(view, std::move(sum));
     }
     x_ = split ? x.data() : rows(x, mine);
     choose(view, w, tokens, mine.begin, balance);
-    return all_rows(view, x,
-                    view.plan.dispatch == dispatch_kind::dispatch
-                        ? dispatched_.forward(view, read_only(x_), chosen_, w.weights)
-                        : gathered_.forward(view, read_only(x_), chosen_, w.weights));
+    return all_rows(view, x, experts_.forward(view, read_only(x_), chosen_, w.weights));
   }
 
   template <Communicator C>
   stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w,
                   const balance_statistics<T>* balance, T balance_scale) {
     const dim_range mine = my_rows(view);
-    const auto through = [&](auto& experts, const buffer<T>& dy_rows) {
+    const auto through = [&](const buffer<T>& dy_rows) {
       buffer<T> dweights;
       buffer<T> dx =
-          experts.backward(view, read_only(dy_rows), chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
-                           w.gradient(parameter_kind::experts_down), dweights);
+          experts_.backward(view, read_only(dy_rows), chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
+                            w.gradient(parameter_kind::experts_down), dweights);
       buffer<T> dscores = route_backward<T>(view.config, chosen_, dweights);
       if (balance != nullptr && counts_rows(view)) balance->add_gradient(dscores, chosen_, counted_, balance_scale);
       add<T>(dx, linear_backward<T>(x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
@@ -203,13 +200,10 @@ class moe_block {
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
       const auto& every = gather_tokens(view, dy);
       hidden<T, L> dx(every, dy.width());
-      put(through(contribution_, rows(every, mine)), mine, dx);
+      put(through(rows(every, mine)), mine, dx);
       return sum_over_tp<Residual>::of(view, std::move(dx));
     }
-    const buffer<T> dy_rows = split ? dy.data() : rows(dy, mine);
-    return all_rows(
-        view, dy,
-        view.plan.dispatch == dispatch_kind::dispatch ? through(dispatched_, dy_rows) : through(gathered_, dy_rows));
+    return all_rows(view, dy, through(split ? dy.data() : rows(dy, mine)));
   }
 
  private:
@@ -257,13 +251,11 @@ class moe_block {
   buffer<T> x_;  // (r, H)
   routing<T> chosen_;
   std::vector<char> counted_;  // (r)
-  dispatched_experts<T> dispatched_;
-  gathered_experts<T> gathered_;
-  contribution<T> contribution_;
+  Experts experts_;
 };
 
 /// x += attention(norm(x)); x += mlp or experts(norm(x))
-template <Layout L, class Residual, class T, class Attention>
+template <Layout L, class Residual, class T, class Attention, class Experts>
 class layer_block {
  public:
   using stream = hidden<T, Residual>;
@@ -293,7 +285,7 @@ class layer_block {
  private:
   norm_block<Residual, T> input_norm_, post_norm_;
   attention_block<L, Residual, T, Attention> attention_;
-  moe_block<L, Residual, T> moe_;
+  moe_block<L, Residual, T, Experts> moe_;
   mlp_block<L, Residual, T> mlp_;
 };
 

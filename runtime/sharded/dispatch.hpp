@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How rows meet experts on other ranks: they travel (dispatch), or all rows are gathered (all_gather).
+// How rows meet experts on other ranks: they travel (dispatch), all rows are gathered (all_gather), or ranks that have
+// the same rows contribute to them (all_reduce).
 // Letters as in experts.hpp: r rows of this rank, k choices each, H hidden, slots experts of one ep rank.
 #ifndef SHARDPLAN_RUNTIME_SHARDED_DISPATCH_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_DISPATCH_HPP
@@ -170,6 +171,46 @@ class gathered_experts {
 
   std::vector<num> rows_;  // of each member
   routing<T> every_;
+  contribution<T> contribution_;
+};
+
+/// The experts of a layer, reached as the plan's dispatch kind says. Who replaces it (see planned_methods) gives the
+/// same two functions of the rows x (r, H) that this rank routes (shardplan::routed_rows), with k choices each; rows of
+/// padding chose -1 and go nowhere. Under dispatch and all_gather results are whole; under all_reduce the ranks of one
+/// ep x etp group route the same rows, and each gives its part, which the caller sums over tp.
+template <class T>
+class planned_experts {
+ public:
+  /// y (r, H): the sum of weight * expert(x) over the choices of each row.
+  template <Communicator C>
+  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                    const parameters_in_use<T>& w) {
+    return as_planned(view, [&](auto& experts) { return experts.forward(view, x, chosen, w); });
+  }
+  /// dx (r, H) without the router's share, and `dweights` (r, k); the gradients of the experts here grow.
+  template <Communicator C>
+  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
+                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
+    return as_planned(view,
+                      [&](auto& experts) { return experts.backward(view, dy, chosen, w, dgate_up, ddown, dweights); });
+  }
+
+ private:
+  template <Communicator C, class F>
+  buffer<T> as_planned(const rank_view<C>& view, F&& f) {
+    switch (view.plan.dispatch) {
+      case dispatch_kind::all_reduce:
+        return f(contribution_);
+      case dispatch_kind::all_gather:
+        return f(gathered_);
+      case dispatch_kind::dispatch:
+        break;
+    }
+    return f(dispatched_);
+  }
+
+  dispatched_experts<T> dispatched_;
+  gathered_experts<T> gathered_;
   contribution<T> contribution_;
 };
 

@@ -13,11 +13,14 @@
 
 namespace shardplan::runtime {
 
-/// What a model does that a caller may replace: attention across ranks (see planned_attention) and the loss (see
-/// vocabulary_cross_entropy).
+/// What a model does that a caller may replace: attention across ranks (see planned_attention), how rows meet experts
+/// (see planned_experts) and the loss (see vocabulary_cross_entropy). Methods of a caller's own derive from these and
+/// name what is different.
 struct planned_methods {
   template <class T>
   using attention = planned_attention<T>;
+  template <class T>
+  using experts = planned_experts<T>;
   template <class T>
   using loss = vocabulary_cross_entropy<T>;
 };
@@ -41,7 +44,8 @@ struct micro_batch {
 template <Layout L, class Residual, class T, Communicator C, class Methods>
 class executor {
   using stream = hidden<T, Residual>;  // the residual stream
-  using layer = layer_block<L, Residual, T, typename Methods::template attention<T>>;
+  using layer =
+      layer_block<L, Residual, T, typename Methods::template attention<T>, typename Methods::template experts<T>>;
   using head = head_block<L, Residual, T, typename Methods::template loss<T>>;
 
  public:

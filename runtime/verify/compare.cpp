@@ -73,7 +73,7 @@ tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::
     difference = std::max(difference, std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
     largest = std::max(largest, std::abs(static_cast<double>(theirs[i])));
   }
-  if (largest == 0) {
+  if (largest <= zero_limit * (cancelled_share / zero_share)) {
     out.error = difference;
     out.limit = zero_limit;
   } else {

@@ -23,8 +23,9 @@ template <class T>
 inline constexpr double gradient_limit = std::is_same_v<T, double> ? 1e-10 : 1e-4;
 
 /// Where all of the baseline's gradient is zero (an expert without tokens), the other side reaches at most this share
-/// of the largest gradient.
-inline constexpr double zero_share = 1e-10;
+/// of the largest gradient. Sums that cancel (a router whose experts are all chosen equally often) leave rounding
+/// errors in place of zero: so does a gradient below `cancelled_share` of the largest count as one.
+inline constexpr double zero_share = 1e-10, cancelled_share = 1e-16;
 
 /// max|x| over all tensors.
 template <class T>
@@ -47,8 +48,8 @@ struct comparison {
 };
 
 /// Compares values over the places where `counts` is not 0 (everywhere when it is empty); `counts` has one entry for
-/// every `width` values. A value that is not finite fails wherever it stands. Where all of `theirs` is zero, `ours` may
-/// reach `zero_limit`. `whose` ours are, for the note.
+/// every `width` values. A value that is not finite fails wherever it stands. Where all of `theirs` is zero, but for
+/// `zero_limit` * cancelled_share / zero_share, `ours` may reach `zero_limit`. `whose` ours are, for the note.
 template <class T>
 tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::span<const T> ours,
                                  std::span<const T> theirs, double limit, std::span<const char> counts = {},

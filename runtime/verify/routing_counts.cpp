@@ -20,6 +20,7 @@ routing_counts::routing_counts(const model_spec& model, const plan_spec& plan, c
   shape_.micro_batches = micro_batches;
   shape_.micro_rows = shard_rows / micro_batches;
   shape_.embeds = rows.input_ids.empty();
+  if (choices.empty()) return;  // no layer routes, and the plan need not be able to: experts are not cut
   counts_.assign(choices.size() * static_cast<std::size_t>(micro_batches * world_ * experts_), 0);
 
   // Where each token of the caller's rows stands once padded, per row: -1 is padding.

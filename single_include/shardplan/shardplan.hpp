@@ -2176,7 +2176,8 @@ constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 
 constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
 
 /// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
-/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them.
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Of a model
+/// with experts: the rules do not ask whether a plan could cut those that there are not.
 constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
   const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
   return chunk(n, p.tp / sharing, tp_index / sharing);
@@ -2189,19 +2190,55 @@ concept Routing = requires(const R& r, num moe_layer, num micro_batch, num rank,
   { r(moe_layer, micro_batch, rank, experts) } -> std::same_as<num>;
 };
 
+/// Rows that a rank routes in a micro-batch, padding included.
+constexpr num rows_to_route(const plan_spec& p, const run_shape& shape, num rank) {
+  const num n = local_length(p.layout, shape.padded_length, p.cp) * shape.micro_rows;
+  return routed_rows(p, n, coordinate(dense_mesh(p), rank, axis::tp)).size();
+}
+
 /// A routing in which every expert is chosen equally often: the balanced value, rounded down.
-/// What dispatch really sends lies between nothing and, when all tokens of an ep group choose the experts of one rank,
-/// ep times this.
 struct balanced_routing {
   const model_spec& model;
   const plan_spec& plan;
   const run_shape& shape;
   constexpr num operator()(num, num, num rank, dim_range experts) const {
-    const num n = local_length(plan.layout, shape.padded_length, plan.cp) * shape.micro_rows;
-    const num rows = routed_rows(plan, n, coordinate(dense_mesh(plan), rank, axis::tp)).size();
-    return rows * model.num_experts_per_tok * experts.size() / model.num_experts;
+    return rows_to_route(plan, shape, rank) * model.num_experts_per_tok * experts.size() / model.num_experts;
   }
 };
+
+/// What dispatch sends at most, known before any routing. A row chooses k distinct ones of E experts, so of r rows
+///   at most   r * min(k, e)             pairs choose among e of them, and
+///   at least  r * max(0, k - (E - e)).
+/// With it every line of the ledger is a bound that some routing reaches, though not one routing all. Where ep ranks
+/// hold E / ep = s experts each and route r rows each, that is per layer and micro-batch
+///   sent, what stays included    r * k                   (balanced: the same)
+///   sent to other ranks          r * min(k, E - s)       (balanced: r * k * (ep - 1) / ep)
+///   received, own included       ep * r * min(k, s)      (balanced: r * k)
+/// rows of hidden_size values: ep times the balanced value when all choose the experts of one rank and k <= s.
+struct bounding_routing {
+  const model_spec& model;
+  const plan_spec& plan;
+  const run_shape& shape;
+  constexpr num operator()(num, num, num rank, dim_range experts) const {
+    const num k = model.num_experts_per_tok;
+    return rows_to_route(plan, shape, rank) * (experts.size() < k ? experts.size() : k);
+  }
+  constexpr num least(num, num, num rank, dim_range experts) const {
+    const num elsewhere = model.num_experts - experts.size(), k = model.num_experts_per_tok;
+    return rows_to_route(plan, shape, rank) * (elsewhere < k ? k - elsewhere : 0);
+  }
+};
+
+/// Rows that arrive at the experts of `rank` from its ep group, itself included; its etp group shares them afterwards.
+template <Routing R>
+constexpr num rows_received(const model_spec& m, const plan_spec& p, const R& routing, num moe_layer, num micro_batch,
+                            num rank) {
+  const rank_group ep = group_of(p, m, rank, axis::ep);
+  num sum = 0;
+  for (num i = 0; i < ep.size(); ++i)
+    sum += routing(moe_layer, micro_batch, ep.member(i), chunk(m.num_experts, p.ep, ep.index));
+  return sum;
+}
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_RUN_SHAPE_HPP
@@ -2237,7 +2274,12 @@ class layer_communication {
     bytes_in(what, axes, group(axes).size(), handed, kept, root);
   }
   constexpr void bytes_in(operation what, axis_set axes, num size, num handed, num kept, bool root) {
-    if (size > 1) sink_(ledger_entry{what, axes, size, handed, kept, root, why_, layer_});
+    if (size < 2) return;
+    const ledger_entry e{what, axes, size, handed, kept, root, why_, layer_};
+    if constexpr (counts_repeats)
+      sink_(e, times_);
+    else
+      sink_(e);
   }
   constexpr void values(operation what, axis_set axes, num handed, num kept = 0) {
     bytes(what, axes, handed * shape_.element_bytes, kept * shape_.element_bytes);
@@ -2286,9 +2328,13 @@ class layer_communication {
   constexpr void trade_queries() {
     if (n_ > 0 && ulysses() > 1) trade(axis::cp_ulysses, traded(heads()));
   }
-  constexpr void pass_on() {
-    for (operation what : {operation::send, operation::send, operation::receive, operation::receive})
-      values(what, axis::cp_ring, ulysses() * traded(kv_heads()));
+  /// Two blocks (keys and values, or their gradients) go to the next rank, two come from the one before.
+  constexpr void pass_on(num hops) {
+    if constexpr (counts_repeats) times_ = hops, hops = hops > 0 ? 1 : 0;
+    for (num hop = 0; hop < hops; ++hop)
+      for (operation what : {operation::send, operation::send, operation::receive, operation::receive})
+        values(what, axis::cp_ring, ulysses() * traded(kv_heads()));
+    times_ = 1;
   }
   constexpr void gather_keys() {
     for (int i = 0; i < 2; ++i) values(operation::all_gather, axis::cp_ring, ulysses() * traded(kv_heads()));
@@ -2297,8 +2343,7 @@ class layer_communication {
   constexpr void attention_forward() {
     trade_inputs();
     if (n_ > 0 && in_->method == cp_method::all_gather) gather_keys();
-    if (n_ > 0 && in_->method != cp_method::all_gather)
-      for (num hop = 1; hop < ring_degree(*in_); ++hop) pass_on();
+    if (n_ > 0 && in_->method != cp_method::all_gather) pass_on(ring_degree(*in_) - 1);
     trade_queries();
   }
   constexpr void attention_backward() {
@@ -2308,10 +2353,7 @@ class layer_communication {
       gather_keys();
       for (int i = 0; i < 2; ++i) values(operation::reduce_scatter, axis::cp_ring, ring * keys, keys);
     } else if (n_ > 0 && ring > 1) {
-      for (num hop = 0; hop < ring; ++hop) {
-        if (hop + 1 < ring) pass_on();
-        pass_on();  // the gradients, which come home
-      }
+      pass_on(ring - 1 + ring);  // keys and values as in the forward, and after each their gradients, which come home
     }
     trade_inputs();
   }
@@ -2328,20 +2370,23 @@ class layer_communication {
   constexpr num pairs(num layer, num micro, num from, num to) const {
     return routing_(moe_index(layer), micro, from, chunk(m_.num_experts, in_->ep, to));
   }
-  /// Rows that arrive at `rank` from its ep group.
   constexpr num arriving(num layer, num micro, num rank) const {
-    const rank_group ep = group_of(*in_, m_, rank, axis::ep);
-    num sum = 0;
-    for (num i = 0; i < ep.size(); ++i) sum += pairs(layer, micro, ep.member(i), ep.index);
-    return sum;
+    return rows_received(m_, *in_, routing_, moe_index(layer), micro, rank);
+  }
+  /// Pairs of this rank that need not travel: the fewest, where the routing is a bound.
+  constexpr num staying(num layer, num micro) const {
+    const num at = group(axis::ep).index;
+    if constexpr (requires { routing_.least(0, 0, 0, dim_range{}); })
+      return routing_.least(moe_index(layer), micro, rank_, chunk(m_.num_experts, in_->ep, at));
+    else
+      return pairs(layer, micro, rank_, at);
   }
   constexpr num leaving(num layer, num micro) const {
     return routing_(moe_index(layer), micro, rank_, {0, m_.num_experts});
   }
   constexpr void to_experts(num layer, num micro) {
     const num H = m_.hidden_size;
-    const num own = pairs(layer, micro, rank_, group(axis::ep).index);
-    values(operation::all_to_all, axis::ep, leaving(layer, micro) * H, own * H);
+    values(operation::all_to_all, axis::ep, leaving(layer, micro) * H, staying(layer, micro) * H);
     values(operation::all_gather, axis::etp, arriving(layer, micro, rank_) * H);
   }
   constexpr void from_experts(num layer, num micro) {
@@ -2412,6 +2457,9 @@ class layer_communication {
     all_rows();
   }
 
+  /// Does the sink take a number of times beside an entry? Then hops, which are alike, are told at once.
+  static constexpr bool counts_repeats = requires(Sink & sink, const ledger_entry& e, num times) { sink(e, times); };
+
   const model_spec& m_;
   const plan_spec& p_;
   const run_shape& shape_;
@@ -2425,6 +2473,7 @@ class layer_communication {
   bool split_ = false;
   phase why_{};
   num layer_ = parameter::no_layer;
+  num times_ = 1;
 };
 
 }  // namespace shardplan::detail
@@ -2604,14 +2653,16 @@ class communication : layer_communication<R, Sink> {
     label(why, parameter::no_layer);
   }
 
+  /// Without experts in any layer there is no auxiliary loss, although the configuration may ask for it.
+  constexpr bool auxiliary() const { return shape_.auxiliary && num_moe_layers(m_) > 0; }
   /// The statistics of the auxiliary loss: chosen and probability of each expert, and the rows counted.
-  constexpr num statistics() const { return shape_.auxiliary ? 2 * m_.num_experts + 1 : 0; }
+  constexpr num statistics() const { return 2 * m_.num_experts + 1; }
 
   constexpr void neighbour(operation what, num other, phase why, num labelled_stage) {
     if (stage_owner(p_, other) == group(axis::pp).index) return;  // the same rank
     label(why, stage_layers(m_, p_, labelled_stage).begin);
     values(what, axis::pp, stream_);
-    if (shape_.auxiliary) values(what, axis::pp, statistics());
+    if (auxiliary()) values(what, axis::pp, statistics());
   }
 
   constexpr void forward(const pipeline_step& s) {
@@ -2636,7 +2687,7 @@ class communication : layer_communication<R, Sink> {
       }
       leave();
     }
-    if (shape_.auxiliary) {
+    if (auxiliary()) {
       label(phase::loss, parameter::no_layer);
       values(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
     }
@@ -2712,7 +2763,8 @@ class communication : layer_communication<R, Sink> {
 }  // namespace detail
 
 /// Calls `sink(ledger_entry)` for each collective of `rank`, in the order it makes them; groups of one rank have none.
-/// Exact, given the routing; everything but the rows of `dispatch` is independent of it. The plan must be legal.
+/// Exact, given the routing; everything but the rows of `dispatch` is independent of it. The plan must be legal. A sink
+/// that takes (ledger_entry, times) is told once of the hops of a ring, which are alike.
 template <Routing R, class Sink>
 constexpr void for_each_collective(const model_spec& m, const plan_spec& p, const run_shape& shape, num rank,
                                    const R& routing, Sink&& sink) {

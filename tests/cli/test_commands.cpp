@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every command does what docs/command_line.md says, when nothing is wrong; and says no when the answer is no.
+#include <chrono>
+
 #include "command.hpp"
 
 using namespace command_test;
@@ -76,6 +78,20 @@ TEST_CASE("explain: the world, or one rank") {
   CHECK(d["parameters"][0]["kept"]["optimizer"]["elements"] == 12 * 32);
   CHECK(d["memory"]["by_zero_stage"].size() == 3);
   CHECK(d["collectives"]["calls"].size() > 5);
+  // r = 8 tokens of a cp rank / tp 2 * one row, k = 2, two of 8 experts on each of 4 ranks, 32 numbers of 2 bytes.
+  const json& rows = d["collectives"]["dispatched_rows"];
+  CHECK(rows["row_bytes"] == 64);
+  CHECK(rows["sent"] == json{{"balanced", 8}, {"most", 8}, {"balanced_bytes", 512}, {"most_bytes", 512}});
+  CHECK(rows["received"] == json{{"balanced", 8}, {"most", 32}, {"balanced_bytes", 512}, {"most_bytes", 2048}});
+  CHECK(says(text.out, {"8 rows (512 B) sent, at most 8 (512 B); 8 rows (512 B) received, at most 32 (2.00 KiB)"}));
+  CHECK(d["collectives"]["most_wire_bytes"] > d["collectives"]["wire_bytes"]);
+  for (const json& call : d["collectives"]["calls"])
+    CHECK((call["axes"] == "ep" ? call["most_wire_bytes"] >= call["wire_bytes"]
+                                : call["most_wire_bytes"] == call["wire_bytes"]));
+  // A million ranks in a ring are no million steps; at 10 s it is not the time of a slow machine.
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(shardplan("explain --model qwen3-30b-a3b --plan cp=1048576/ring --seq 1048576").exit_code == 0);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   CHECK(shardplan("explain --model qwen3-235b-a22b --plan pp=2,fsdp=4,ep=4,tp=4,cp=2/ring").exit_code == 0);
   check_failure(arguments + " --rank 16", 2, {"--rank", "16"});
   check_failure("explain --model " + tiny + " --plan tp=3", 1, {"heads_divide_over_tensor_and_ulysses"});

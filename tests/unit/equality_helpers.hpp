@@ -138,15 +138,16 @@ inline run_options with_gradients() {
   return options;
 }
 
-/// Carries the plan out; every rank loads with `load`.
+/// Carries the plan out; every rank loads with `load`. `sent`, if given, is what each rank sent.
 template <class T, class Methods = planned_methods>
 gathered_result<T> run_plan(const checkpoint& weights, const plan_spec& plan, num micro_batches, const row_loader& load,
-                            const run_options& options = with_gradients()) {
+                            const run_options& options = with_gradients(), std::vector<recorder>* sent = nullptr) {
   gathered_result<T> result;
-  run(world_size(plan), std::chrono::seconds(120), [&](thread_communicator& comm) {
+  auto ledgers = run(world_size(plan), std::chrono::seconds(120), [&](thread_communicator& comm) {
     gathered_result<T> mine = run_sharded<T, Methods>(comm, weights, plan, micro_batches, load, options);
     if (comm.rank() == 0) result = std::move(mine);
   });
+  if (sent != nullptr) *sent = std::move(ledgers);
   return result;
 }
 

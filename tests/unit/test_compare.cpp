@@ -19,6 +19,11 @@ TEST_CASE("the error is relative to the largest value, over the places that coun
   CHECK(compared({0, 0}, {0, 0}).equal);
   CHECK_FALSE(compared({1e-12, 0}, {0, 0}).equal);
   CHECK(compared({1e-12, 0}, {0, 0}, {}, 1, 1e-11).equal);
+  // What is left of a sum that cancelled is as good as zero; next to it, nothing is.
+  CHECK(compared({-1e-17, 0}, {1e-17, 3e-17}, {}, 1, 1e-10).equal);
+  CHECK_FALSE(compared({2e-10, 0}, {1e-17, 3e-17}, {}, 1, 1e-10).equal);
+  CHECK_FALSE(compared({-1e-15, 0}, {1e-15, 0}, {}, 1, 1e-10).equal);
+  CHECK_FALSE(compared({-1e-17, 0}, {1e-17, 0}).equal);
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   CHECK_FALSE(compared({nan, 1}, {1, 1}).equal);
   CHECK_FALSE(compared({1, 1}, {nan, 1}).equal);

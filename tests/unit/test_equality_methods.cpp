@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention and loss of a caller's own in place of the library's. Nothing of the library is changed for them.
+// Attention, experts and loss of a caller's own in place of the library's. Nothing of the library is changed for them.
 #include <atomic>
 #include <limits>
 
@@ -160,9 +160,75 @@ class smoothed_loss {
   vocabulary_cross_entropy<T> plain_;
 };
 
-struct my_methods {
+/// Experts that see the rows of their whole group: rows, choices and weights are laid out by rank, zero elsewhere, and
+/// summed; so are the results.
+template <class T>
+class summed_experts {
+ public:
+  inline static std::atomic<num> forwards{0}, backwards{0};  ///< calls, by all ranks
+
+  template <Communicator C>
+  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
+                    const parameters_in_use<T>& w) {
+    ++forwards;
+    const auto group = view.group(axis::ep | axis::etp);
+    rows_.assign(static_cast<std::size_t>(group.size()), 0);
+    rows_[static_cast<std::size_t>(group.index())] = static_cast<num>(x.size()) / view.model().hidden_size;
+    view.comm.all_reduce(group, std::span(rows_), reduce_op::sum);
+    every_ = {chosen.per_token, of_all(view, std::span(chosen.experts)), of_all(view, std::span(chosen.weights)), {}};
+    const auto every_x = of_all(view, x);
+    return mine(view, contribution_.forward(view, read_only(every_x), every_, w));
+  }
+  template <Communicator C>
+  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>&, const parameters_in_use<T>& w,
+                     std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
+    ++backwards;
+    const auto every_dy = of_all(view, dy);
+    buffer<T> every_dweights;
+    const auto dx = contribution_.backward(view, read_only(every_dy), every_, w, dgate_up, ddown, every_dweights);
+    dweights = mine(view, std::move(every_dweights));
+    return mine(view, dx);
+  }
+
+ private:
+  /// First and number of this rank's values, of those of the group, which are `all`.
+  template <Communicator C>
+  std::pair<num, num> part(const rank_view<C>& view, std::size_t all) const {
+    const auto at = rows_.begin() + view.group(axis::ep | axis::etp).index();
+    const num rows = std::accumulate(rows_.begin(), rows_.end(), num{0});
+    const num width = rows == 0 ? 0 : static_cast<num>(all) / rows;
+    return {std::accumulate(rows_.begin(), at, num{0}) * width, *at * width};
+  }
+  template <Communicator C, class V>
+  auto of_all(const rank_view<C>& view, std::span<const V> values) const {
+    const auto group = view.group(axis::ep | axis::etp);
+    std::vector<num> sizes(rows_.size());
+    sizes[static_cast<std::size_t>(group.index())] = static_cast<num>(values.size());
+    view.comm.all_reduce(group, std::span(sizes), reduce_op::sum);
+    using vector = std::conditional_t<std::is_same_v<V, T>, buffer<T>, std::vector<V>>;
+    vector all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), num{0})), V{0});
+    std::copy(values.begin(), values.end(),
+              all.begin() + std::accumulate(sizes.begin(), sizes.begin() + group.index(), num{0}));
+    view.comm.all_reduce(group, std::span(all), reduce_op::sum);
+    return all;
+  }
+  template <Communicator C>
+  buffer<T> mine(const rank_view<C>& view, buffer<T> partial) const {
+    view.comm.all_reduce(view.group(axis::ep | axis::etp), std::span(partial), reduce_op::sum);
+    const auto [first, size] = part(view, partial.size());
+    return {partial.begin() + first, partial.begin() + first + size};
+  }
+
+  std::vector<num> rows_;  // of each member
+  routing<T> every_;
+  contribution<T> contribution_;
+};
+
+struct my_methods : planned_methods {
   template <class T>
   using attention = textbook_attention<T>;
+  template <class T>
+  using experts = summed_experts<T>;
   template <class T>
   using loss = smoothed_loss<T>;
 };
@@ -211,7 +277,7 @@ struct expectation {
 
 }  // namespace
 
-TEST_CASE("a caller's own attention and loss are used in place of the library's, whatever the plan") {
+TEST_CASE("a caller's own attention, experts and loss are used in place of the library's, whatever the plan") {
   struct example {
     const char* fixture;
     batch_rows rows;
@@ -226,15 +292,20 @@ TEST_CASE("a caller's own attention and loss are used in place of the library's,
     CHECK(std::abs(plain.result.loss - expected.loss) > 0.1);
     for (const char* text :
          {"tp=1", "cp=2/ring/zigzag", "cp=4/ring", "tp=2,cp=2/ring/zigzag_documents", "pp=2,cp=2/ring,tp=2/sp,ep=2",
-          "fsdp=2/zero2,tp=2", "dp_replicate=2,cp=2/ring/zigzag,ep=2/all_gather"}) {
+          "fsdp=2/zero2,tp=2", "dp_replicate=2,cp=2/ring/zigzag,ep=2/all_gather", "fsdp=2,tp=2,ep=2,etp=2"}) {
       INFO(fixture, " ", std::string(text));
       const plan_spec plan = plan_for(model_of(fixture), text);
       textbook_attention<double>::forwards = textbook_attention<double>::backwards = 0;
+      summed_experts<double>::forwards = summed_experts<double>::backwards = 0;
       const auto ours = run_plan<double, my_methods>(weights_of(fixture), plan, 1, shares_of(e.rows, plan));
       // Numbers would not tell that it was used: they are the same.
       const num calls = model_of(fixture).num_hidden_layers * world_size(plan) / plan.pp;
       CHECK(textbook_attention<double>::forwards == calls);
       CHECK(textbook_attention<double>::backwards == calls);
+      const num expert_calls = num_moe_layers(model_of(fixture)) * world_size(plan) / plan.pp;
+      CHECK(expert_calls > 0);
+      CHECK(summed_experts<double>::forwards == expert_calls);
+      CHECK(summed_experts<double>::backwards == expert_calls);
       differences d;
       const std::vector<char> real = real_tokens(e.rows);
       d.compare("logits", ours.logits, plain.result.logits, 1e-10, real, ours.vocab);

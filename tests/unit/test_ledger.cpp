@@ -2,6 +2,7 @@
 // What the plan predicts and what the engine recorded: line by line, byte by byte.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <shardplan/collectives.hpp>
 #include <shardplan/plan_text.hpp>
 #include <string>
@@ -77,8 +78,49 @@ void expect_equal_ledgers(const checkpoint& weights, const baseline<double>& mod
     const std::size_t common = std::min(ours.size(), theirs.size());
     for (std::size_t i = 0; i < common; ++i) REQUIRE(ours[i] == theirs[i]);
     REQUIRE(ours.size() == theirs.size());
+    // What is known before any routing: as many lines, none of which reality exceeds.
+    std::size_t line = 0;
+    for_each_collective(m, plan, shape, rank, bounding_routing{m, plan, shape}, [&](const ledger_entry& most) {
+      REQUIRE(line < predicted.size());
+      const ledger_entry& e = predicted[line++];
+      CHECK_MESSAGE((e.what == most.what && e.axes == most.axes && e.bytes <= most.bytes), describe(e));
+      CHECK_MESSAGE(wire_bytes(e) <= wire_bytes(most), describe(e));
+    });
+    CHECK(line == predicted.size());
   }
 }
+
+/// Carries out a routing in which every token chooses k experts from number `first` on, and notes per rank and line of
+/// the ledger the most that any such run sent.
+struct largest_sent {
+  std::vector<std::vector<num>> bytes, wire;  // [rank][line]
+
+  void run_with(const checkpoint& weights, const plan_spec& plan, const batch_rows& rows, num first) {
+    const model_spec& m = weights.config().spec;
+    expert_choices forced{rows.rows, rows.length, m.num_experts_per_tok, {}};
+    for (num i = 0; i < num_moe_layers(m) * rows.rows * rows.length; ++i)
+      for (num j = 0; j < forced.per_token; ++j) forced.experts.push_back((first + j) % m.num_experts);
+    const num each = rows.rows / num_data_shards(plan);
+    const std::vector<recorder> recorded =
+        run(world_size(plan), std::chrono::seconds(60), [&](thread_communicator& comm) {
+          run_sharded<double, planned_methods>(
+              comm, weights, plan, plan.pp,
+              [&](num rank) { return select_rows(rows, data_index(plan, rank) * each, each); },
+              {.gradients = true, .replay = &forced});
+        });
+    bytes.resize(recorded.size()), wire.resize(recorded.size());
+    for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
+      std::size_t line = 0;
+      for (const ledger_entry& e : recorded[rank].entries()) {
+        if (e.why == phase::check || e.why == phase::collect) continue;
+        if (line == bytes[rank].size()) bytes[rank].push_back(0), wire[rank].push_back(0);
+        bytes[rank][line] = std::max(bytes[rank][line], e.bytes);
+        wire[rank][line] = std::max(wire[rank][line], wire_bytes(e));
+        ++line;
+      }
+    }
+  }
+};
 
 }  // namespace
 
@@ -117,7 +159,7 @@ TEST_CASE("the predicted ledger is the recorded one") {
 }
 
 TEST_CASE("the predicted ledger is the recorded one for dense layers, a tied embedding, packed documents") {
-  for (const char* name : {"sparse_step", "tied", "attention_bias", "packed"}) {
+  for (const char* name : {"sparse_step", "tied", "attention_bias", "packed", "auxiliary"}) {
     const checkpoint weights = checkpoint::open(std::string(SHARDPLAN_TEST_DATA "/") + name);
     const baseline<double> model(weights);
     batch_rows rows = random_rows(weights.config().spec, 4, 11);
@@ -128,6 +170,98 @@ TEST_CASE("the predicted ledger is the recorded one for dense layers, a tied emb
       for (const bool training : {false, true})
         expect_equal_ledgers(weights, model, plan, rows, parse_plan(plan).plan.pp, training);
   }
+}
+
+TEST_CASE("what dispatch sends at most is reached when all tokens choose the experts of one rank") {
+  const checkpoint weights = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny");
+  const model_spec& m = weights.config().spec;
+  const batch_rows rows = random_rows(m, 4, 16);  // nothing is padded: every row is routed
+  num lines = 0;
+  for (const char* text :
+       {"fsdp=2,ep=2", "tp=2/sp,cp=2/ring,ep=2,etp=2", "pp=2,tp=2,cp=2,ep=4", "fsdp=3,ep=3,expert_pad",
+        "cp=4/ring,tp=2,ep=8"}) {  // the last: more choices than experts of a rank
+    const plan_spec plan = parse_plan(text).plan;
+    batch_rows some = num_data_shards(plan) == 3 ? random_rows(m, 3, 16) : rows;
+    run_shape shape;
+    shape.padded_length = 16, shape.micro_batches = plan.pp, shape.element_bytes = 8, shape.training = true;
+    shape.micro_rows = some.rows / num_data_shards(plan) / plan.pp;
+    largest_sent sent;
+    for (num first = 0; first < m.num_experts; ++first) sent.run_with(weights, plan, some, first);
+    const bounding_routing most{m, plan, shape};
+    for (num rank = 0; rank < world_size(plan); ++rank) {
+      INFO(std::string(text), " rank ", rank);
+      const auto at = static_cast<std::size_t>(rank);
+      std::size_t line = 0;
+      for_each_collective(m, plan, shape, rank, most, [&](const ledger_entry& e) {
+        REQUIRE(line < sent.bytes[at].size());
+        CHECK_MESSAGE(sent.bytes[at][line] == e.bytes, describe(e));
+        CHECK_MESSAGE(sent.wire[at][line] == wire_bytes(e), describe(e));
+        ++line, ++lines;
+      });
+      CHECK(line == sent.bytes[at].size());
+      // The closed form: all choices of all rows of all senders.
+      const num r = rows_to_route(plan, shape, rank), k = m.num_experts_per_tok;
+      const num s = chunk(m.num_experts, plan.ep, group_of(plan, m, rank, axis::ep).index).size();
+      CHECK(rows_received(m, plan, most, 0, 0, rank) == plan.ep * r * std::min(k, s));
+      if (plan.ep * s == m.num_experts)
+        CHECK(rows_received(m, plan, balanced_routing{m, plan, shape}, 0, 0, rank) == r * k);
+    }
+  }
+  MESSAGE(lines, " lines");
+}
+
+TEST_CASE("where every token chooses every expert, the most that is sent is what is sent") {
+  model_spec m = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny").config().spec;
+  m.num_experts = m.num_experts_per_tok = 3;
+  for (const char* text : {"fsdp=3,ep=3", "fsdp=2,ep=2,expert_pad", "tp=2/sp,fsdp=2,ep=2,etp=2,expert_pad"}) {
+    const plan_spec plan = parse_plan(text).plan;
+    run_shape shape;
+    shape.padded_length = 8, shape.micro_rows = 1, shape.training = true;
+    const auto all = [&](num, num, num rank, dim_range experts) {
+      return rows_to_route(plan, shape, rank) * experts.size();
+    };
+    const bounding_routing most{m, plan, shape};
+    for (num rank = 0; rank < world_size(plan); ++rank) {
+      std::vector<std::string> sent, bound;
+      for_each_collective(m, plan, shape, rank, all, [&](const ledger_entry& e) { sent.push_back(describe(e)); });
+      for_each_collective(m, plan, shape, rank, most, [&](const ledger_entry& e) { bound.push_back(describe(e)); });
+      INFO(std::string(text), " rank ", rank);
+      CHECK(sent == bound);
+    }
+  }
+}
+
+TEST_CASE("the hops of a ring told at once are those told one by one") {
+  const model_spec m = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny").config().spec;
+  for (const char* text :
+       {"cp=1", "cp=2/ring", "cp=5/ring", "cp=4/ulysses2xring2", "cp=4/all_gather", "cp=4/ulysses"}) {
+    const plan_spec plan = parse_plan(text).plan;
+    run_shape shape;
+    shape.padded_length = 40, shape.micro_rows = 1, shape.training = true;
+    std::vector<std::string> each, repeated;
+    const balanced_routing routing{m, plan, shape};
+    for_each_collective(m, plan, shape, 0, routing, [&](const ledger_entry& e) { each.push_back(describe(e)); });
+    for_each_collective(m, plan, shape, 0, routing, [&](const ledger_entry& e, num times) {
+      repeated.insert(repeated.end(), static_cast<std::size_t>(times), describe(e));
+    });
+    std::sort(each.begin(), each.end());
+    std::sort(repeated.begin(), repeated.end());
+    CHECK(each == repeated);
+  }
+}
+
+TEST_CASE("a model that asks for the routers' loss but has no layer of experts sends nothing for it") {
+  model_spec m = checkpoint::open(SHARDPLAN_TEST_DATA "/tiny").config().spec;
+  m.decoder_sparse_step = m.num_hidden_layers + 1;
+  const plan_spec plan = parse_plan("pp=2,tp=2").plan;
+  run_shape shape;
+  shape.padded_length = 8, shape.micro_rows = 1, shape.micro_batches = 2, shape.training = true;
+  num plain = 0, asked = 0;
+  for (num* lines : {&plain, &asked}) {
+    shape.auxiliary = lines == &asked;
+    for_each_collective(m, plan, shape, 0, balanced_routing{m, plan, shape}, [&](const ledger_entry&) { ++*lines; });
+  }
+  CHECK(plain == asked);
 }
 
 TEST_CASE("the predicted ledger is the recorded one over optimizer steps") {

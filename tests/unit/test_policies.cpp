@@ -101,10 +101,14 @@ static_assert(LegalPlan<mine, qwen3, engine_has_one_node>);
 static_assert(!LegalPlan<mine, qwen3, engine_has_one_node, on_engine<engine_kind::nccl>>);
 static_assert(checked<plan<tensor_parallel<4>>, qwen3, sixteen_rows, experts_stay_whole, on_ranks<4>>::world_size == 4);
 
-// A method and a policy of the user's.
+// A method, a dispatch kind and a policy of the user's.
 struct my_ring final {
   static constexpr void choose_method(plan_spec& p) { p.method = cp_method::ring; }
 };
+struct my_dispatch final {
+  static constexpr void choose_dispatch(plan_spec& p) { p.dispatch = dispatch_kind::all_gather; }
+};
+static_assert(plan<expert_parallel<4, my_dispatch>, fully_sharded<4>>::spec == "fsdp=4,ep=4/all_gather"_plan);
 struct house_defaults final {
   static constexpr void apply(plan_spec& p) { p.vocab_pad = p.expert_pad = true; }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bugs that were reported publicly for other systems (tests/cases), carried out: every accepted case gives the logits,
-// losses and gradients of the baseline in f64, to 1e-10. The traps among them are plans that another system accepted
-// and got silently wrong, so the rows are those that the report needs to show it.
+// losses and gradients of the baseline in f64, to 1e-10, and sends what the plan predicts. The traps among them are
+// plans that another system accepted and got silently wrong, so the rows are those that the report needs to show it.
 #include <list>
 #include <memory>
 
@@ -9,6 +9,7 @@
 #include "equality_helpers.hpp"
 #include "runtime/checkpoint/init.hpp"
 #include "runtime/reference/training.hpp"
+#include "runtime/verify/ledger_comparison.hpp"
 
 namespace shardplan::runtime {
 namespace {
@@ -110,11 +111,16 @@ void expect_equal(const public_case& c, const plan_spec& plan, const batch_rows&
   if (has_router_loss(c)) cut = micro_batches_of_rows(plan, rows.rows, micro);
   const auto theirs = baseline_of<double>(weights, rows, cut);
   CHECK(theirs.result.smallest_margin > 1e-9);  // a tie between experts would compare nothing
-  const auto ours = run_plan<double>(weights, plan, micro, shares_of(rows, plan));
+  std::vector<recorder> sent;
+  const auto ours = run_plan<double>(weights, plan, micro, shares_of(rows, plan), with_gradients(), &sent);
   const differences d = compare_all(ours, theirs, rows, {});
   CHECK_MESSAGE(d.none(), d.text());
   worst.error = std::max(worst.error, d.worst());
   ++worst.runs;
+  // Rows that should not travel, or not twice, may change nothing but what is sent.
+  const ledger_comparison ledger = compare_ledgers(weights, plan, rows, {.micro_batches = micro, .gradients = true},
+                                                   baseline<double>(weights).forward(rows), sent);
+  CHECK_MESSAGE(ledger.equal, ledger.difference);
   if (!is_of(c, "G3")) return;
   // An evaluation goes its own way through a pipeline, and reports its own loss.
   const auto evaluated = run_plan<double>(weights, plan, micro, shares_of(rows, plan), {});
