@@ -12,7 +12,7 @@ from pathlib import Path
 LAYERS = [
     ("language", "version text_view meta"),
     ("vocabulary", "axes model models batch methods layout region sequence facts ledger"),
-    ("algebra, ORDERED", "parameters module_plan plan plan_parse plan_text policies mesh mesh_view mesh_algebra pipeline ownership reduction run_shape layer_collectives collectives"),
+    ("algebra, ORDERED", "parameters module_plan plan plan_words plan_parse plan_text policies mesh mesh_view mesh_algebra pipeline ownership reduction run_shape layer_collectives collectives"),
     ("rules", "question rules/ rules check nearest"),
     ("umbrella", "shardplan"),
     ("people", "text search"),

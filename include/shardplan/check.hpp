@@ -238,10 +238,11 @@ struct plan_results {
   static constexpr num num_data_shards = shardplan::num_data_shards(spec);
   static constexpr num gradient_divisor = shardplan::gradient_divisor(spec);
   static constexpr num efsdp = efsdp_degree(spec);
-  static constexpr num heads_per_rank = model.num_attention_heads / spec.tp;
-  static constexpr num kv_heads_per_rank = ceil_div(model.num_key_value_heads, spec.tp);
-  static constexpr num vocab_rows_per_rank = vocab_slots(spec, model);
-  static constexpr num experts_per_rank = expert_slots(spec, model);
+  // Where overrides tell layers apart, these are the first layer's.
+  static constexpr num heads_per_rank = model.num_attention_heads / attention_cut_of(spec, 0).tensor;
+  static constexpr num kv_heads_per_rank = ceil_div(model.num_key_value_heads, attention_cut_of(spec, 0).tensor);
+  static constexpr num vocab_rows_per_rank = ceil_div(model.vocab_size, tensor_degree(spec, head_weight(model)));
+  static constexpr num experts_per_rank = expert_slots(plan_in_layer(spec, 0), model);
 };
 
 /// A plan for a model, checked: one compile error for each broken rule. `Rest` may hold, in any order, a batch (a type

@@ -123,8 +123,6 @@ constexpr num padded_length(const plan_spec& p, const batch_spec& b) {
 }
 /// Experts per ep rank, padding slots included.
 constexpr num expert_slots(const plan_spec& p, const model_spec& m) { return ceil_div(m.num_experts, p.ep); }
-/// Vocabulary rows per tp rank, padding rows included.
-constexpr num vocab_slots(const plan_spec& p, const model_spec& m) { return ceil_div(m.vocab_size, p.tp); }
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_PLAN_HPP

@@ -107,19 +107,24 @@ constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
   if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
   return cut;
 }
-constexpr bool heads_divide(const question& q, attention_cut cut) {
-  const num heads = q.model.num_attention_heads, kv_heads = q.model.num_key_value_heads;
-  const num both = checked_product(cut.tensor, cut.ulysses);
-  if (both < 1 || kv_heads < 1) return false;
-  const auto whole = [&](num ranks) { return kv_heads % ranks == 0 || (q.plan.kv_replicate && ranks % kv_heads == 0); };
-  return heads % both == 0 && whole(cut.tensor) && whole(both);
+/// Can `heads` be given whole to so many ranks, equally many each, or `copies` of a head to several?
+constexpr bool divides_heads(num heads, num ranks, bool copies) {
+  return heads >= 1 && ranks >= 1 && (heads % ranks == 0 || (copies && ranks % heads == 0));
 }
-/// That of the first layer whose heads cannot be cut so; of the first layer when all can.
-constexpr attention_cut strictest_attention_cut(const question& q) {
+/// Which heads a rule is about.
+enum class cut_heads : unsigned char { queries, key_values, traded_key_values };
+constexpr bool divides_heads(const question& q, attention_cut cut, cut_heads what) {
+  const num both = checked_product(cut.tensor, cut.ulysses);
+  if (what == cut_heads::queries) return divides_heads(q.model.num_attention_heads, both, false);
+  return divides_heads(q.model.num_key_value_heads, what == cut_heads::key_values ? cut.tensor : both,
+                       q.plan.kv_replicate);
+}
+/// The cut of the first layer that cannot cut its heads so; of the first layer when all can.
+constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
   const attention_cut first = attention_cut_of(q.plan, 0);
   if (q.plan.modules.empty()) return first;
   for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
-    if (const attention_cut cut = attention_cut_of(q.plan, layer); !heads_divide(q, cut)) return cut;
+    if (const attention_cut cut = attention_cut_of(q.plan, layer); !divides_heads(q, cut, what)) return cut;
   return first;
 }
 /// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
@@ -193,10 +198,17 @@ SHARDPLAN_OPERAND(ulysses_degree, ::shardplan::ulysses_degree(q.plan));
 SHARDPLAN_OPERAND(ring_degree, ::shardplan::ring_degree(q.plan));
 
 // degrees over which modules are cut, 1 where overrides leave them whole
-namespace of_attention {
-SHARDPLAN_OPERAND(tensor_degree, strictest_attention_cut(q).tensor);
-SHARDPLAN_OPERAND(ulysses_degree, strictest_attention_cut(q).ulysses);
-}  // namespace of_attention
+namespace of_queries {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::queries).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::queries).ulysses);
+}  // namespace of_queries
+namespace of_key_values {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::key_values).tensor);
+}  // namespace of_key_values
+namespace of_traded_key_values {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::traded_key_values).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::traded_key_values).ulysses);
+}  // namespace of_traded_key_values
 namespace of_dense {
 SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
 }  // namespace of_dense

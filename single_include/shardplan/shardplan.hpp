@@ -1740,8 +1740,6 @@ constexpr num padded_length(const plan_spec& p, const batch_spec& b) {
 }
 /// Experts per ep rank, padding slots included.
 constexpr num expert_slots(const plan_spec& p, const model_spec& m) { return ceil_div(m.num_experts, p.ep); }
-/// Vocabulary rows per tp rank, padding rows included.
-constexpr num vocab_slots(const plan_spec& p, const model_spec& m) { return ceil_div(m.vocab_size, p.tp); }
 
 }  // namespace shardplan
 #endif  // SHARDPLAN_PLAN_HPP
@@ -2774,13 +2772,11 @@ constexpr void for_each_collective(const model_spec& m, const plan_spec& p, cons
 }  // namespace shardplan
 #endif  // SHARDPLAN_COLLECTIVES_HPP
 
-// ---- shardplan/plan_parse.hpp ----
+// ---- shardplan/plan_words.hpp ----
 // SPDX-License-Identifier: Apache-2.0
-// Reads the text of a plan: "pp=2,fsdp=2,cp=2/ring/zigzag,tp=2/sp". Entries in any order, an absent axis has degree
-// 1, at most one degree is `*` and follows from the world. An entry whose name is a pattern gives modules another
-// style: "tp=2,lm_head=replicated,layers.3.self_attn=replicated". What makes a plan illegal is no matter of its text.
-#ifndef SHARDPLAN_PLAN_PARSE_HPP
-#define SHARDPLAN_PLAN_PARSE_HPP
+// The words of a plan's text: axes, flags, options, and what can be wrong with them.
+#ifndef SHARDPLAN_PLAN_WORDS_HPP
+#define SHARDPLAN_PLAN_WORDS_HPP
 
 namespace shardplan {
 
@@ -2865,6 +2861,22 @@ constexpr text_view known_options(axis a) {
       return "";
   }
 }
+
+}  // namespace detail
+}  // namespace shardplan
+#endif  // SHARDPLAN_PLAN_WORDS_HPP
+
+// ---- shardplan/plan_parse.hpp ----
+// SPDX-License-Identifier: Apache-2.0
+// Reads the text of a plan: "pp=2,fsdp=2,cp=2/ring/zigzag,tp=2/sp". Entries in any order, an absent axis has degree
+// 1, at most one degree is `*` and follows from the world. An entry whose name is a pattern gives modules another
+// style: "tp=2,lm_head=replicated,layers.3.self_attn=replicated". What makes a plan illegal is no matter of its text.
+#ifndef SHARDPLAN_PLAN_PARSE_HPP
+#define SHARDPLAN_PLAN_PARSE_HPP
+
+namespace shardplan {
+
+namespace detail {
 
 class plan_parser {
  public:
@@ -4184,19 +4196,24 @@ constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
   if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
   return cut;
 }
-constexpr bool heads_divide(const question& q, attention_cut cut) {
-  const num heads = q.model.num_attention_heads, kv_heads = q.model.num_key_value_heads;
-  const num both = checked_product(cut.tensor, cut.ulysses);
-  if (both < 1 || kv_heads < 1) return false;
-  const auto whole = [&](num ranks) { return kv_heads % ranks == 0 || (q.plan.kv_replicate && ranks % kv_heads == 0); };
-  return heads % both == 0 && whole(cut.tensor) && whole(both);
+/// Can `heads` be given whole to so many ranks, equally many each, or `copies` of a head to several?
+constexpr bool divides_heads(num heads, num ranks, bool copies) {
+  return heads >= 1 && ranks >= 1 && (heads % ranks == 0 || (copies && ranks % heads == 0));
 }
-/// That of the first layer whose heads cannot be cut so; of the first layer when all can.
-constexpr attention_cut strictest_attention_cut(const question& q) {
+/// Which heads a rule is about.
+enum class cut_heads : unsigned char { queries, key_values, traded_key_values };
+constexpr bool divides_heads(const question& q, attention_cut cut, cut_heads what) {
+  const num both = checked_product(cut.tensor, cut.ulysses);
+  if (what == cut_heads::queries) return divides_heads(q.model.num_attention_heads, both, false);
+  return divides_heads(q.model.num_key_value_heads, what == cut_heads::key_values ? cut.tensor : both,
+                       q.plan.kv_replicate);
+}
+/// The cut of the first layer that cannot cut its heads so; of the first layer when all can.
+constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
   const attention_cut first = attention_cut_of(q.plan, 0);
   if (q.plan.modules.empty()) return first;
   for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer)
-    if (const attention_cut cut = attention_cut_of(q.plan, layer); !heads_divide(q, cut)) return cut;
+    if (const attention_cut cut = attention_cut_of(q.plan, layer); !divides_heads(q, cut, what)) return cut;
   return first;
 }
 /// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
@@ -4270,10 +4287,17 @@ SHARDPLAN_OPERAND(ulysses_degree, ::shardplan::ulysses_degree(q.plan));
 SHARDPLAN_OPERAND(ring_degree, ::shardplan::ring_degree(q.plan));
 
 // degrees over which modules are cut, 1 where overrides leave them whole
-namespace of_attention {
-SHARDPLAN_OPERAND(tensor_degree, strictest_attention_cut(q).tensor);
-SHARDPLAN_OPERAND(ulysses_degree, strictest_attention_cut(q).ulysses);
-}  // namespace of_attention
+namespace of_queries {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::queries).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::queries).ulysses);
+}  // namespace of_queries
+namespace of_key_values {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::key_values).tensor);
+}  // namespace of_key_values
+namespace of_traded_key_values {
+SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::traded_key_values).tensor);
+SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::traded_key_values).ulysses);
+}  // namespace of_traded_key_values
 namespace of_dense {
 SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
 }  // namespace of_dense
@@ -4667,13 +4691,13 @@ struct heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_heads must be divisible by tp * the Ulysses degree");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "tensor parallelism and Ulysses give every rank whole heads, equally many";
-  using operands = list<fact::num_heads_operand, fact::of_attention::tensor_degree_operand,
-                        fact::of_attention::ulysses_degree_operand>;
+  using operands =
+      list<fact::num_heads_operand, fact::of_queries::tensor_degree_operand, fact::of_queries::ulysses_degree_operand>;
   using presumes =
       list<product_of_degrees_is_in_range, every_model_size_is_in_range, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num heads, num tp, num ulysses) { return heads % (tp * ulysses) == 0; }
   static constexpr fix_text fix(const question& q) {
-    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const auto [tp, ulysses] = strictest_cut(q, cut_heads::queries);
     fix_text out;
     if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
@@ -4691,13 +4715,13 @@ struct kv_heads_divide_over_tensor {
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "k_proj and v_proj are cut by tp in whole heads, or copied whole";
   using operands =
-      list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand, fact::kv_replicate_operand>;
+      list<fact::num_kv_heads_operand, fact::of_key_values::tensor_degree_operand, fact::kv_replicate_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num kv_heads, num tp, num replicate) {
     return kv_heads % tp == 0 || (replicate != 0 && tp % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, tp = strictest_attention_cut(q).tensor;
+    const num kv_heads = q.model.num_key_value_heads, tp = strictest_cut(q, cut_heads::key_values).tensor;
     fix_text out;
     if (tp % kv_heads == 0)
       return out.add("add kv_replicate: each key/value head is held by ").add(tp / kv_heads).add(" ranks");
@@ -4710,15 +4734,15 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp * the Ulysses degree, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "Ulysses gives every rank whole key/value heads, equally many, or copies";
-  using operands = list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand,
-                        fact::of_attention::ulysses_degree_operand, fact::kv_replicate_operand>;
+  using operands = list<fact::num_kv_heads_operand, fact::of_traded_key_values::tensor_degree_operand,
+                        fact::of_traded_key_values::ulysses_degree_operand, fact::kv_replicate_operand>;
   // The first half: this one alone lets tp 6, U 2, K 4 pass, where k_proj has no uniform cut.
   using presumes = list<kv_heads_divide_over_tensor, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num kv_heads, num tp, num ulysses, num replicate) {
     return kv_heads % (tp * ulysses) == 0 || (replicate != 0 && tp * ulysses % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const auto [tp, ulysses] = strictest_cut(q, cut_heads::traded_key_values);
     const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");
@@ -5284,10 +5308,11 @@ struct plan_results {
   static constexpr num num_data_shards = shardplan::num_data_shards(spec);
   static constexpr num gradient_divisor = shardplan::gradient_divisor(spec);
   static constexpr num efsdp = efsdp_degree(spec);
-  static constexpr num heads_per_rank = model.num_attention_heads / spec.tp;
-  static constexpr num kv_heads_per_rank = ceil_div(model.num_key_value_heads, spec.tp);
-  static constexpr num vocab_rows_per_rank = vocab_slots(spec, model);
-  static constexpr num experts_per_rank = expert_slots(spec, model);
+  // Where overrides tell layers apart, these are the first layer's.
+  static constexpr num heads_per_rank = model.num_attention_heads / attention_cut_of(spec, 0).tensor;
+  static constexpr num kv_heads_per_rank = ceil_div(model.num_key_value_heads, attention_cut_of(spec, 0).tensor);
+  static constexpr num vocab_rows_per_rank = ceil_div(model.vocab_size, tensor_degree(spec, head_weight(model)));
+  static constexpr num experts_per_rank = expert_slots(plan_in_layer(spec, 0), model);
 };
 
 /// A plan for a model, checked: one compile error for each broken rule. `Rest` may hold, in any order, a batch (a type

@@ -70,7 +70,25 @@ class generator {
     p.kv_replicate = once_in(2);
     p.vocab_pad = once_in(2);
     p.expert_pad = once_in(2);
+    if (once_in(3))
+      for (num n = 1 + below(2); n > 0; --n) override_some(m, p);
     return p;
+  }
+  /// Another style for some modules, of which the model has most.
+  void override_some(const model_spec& m, plan_spec& p) {
+    const std::string layer =
+        "layers." + (once_in(2) ? "*" : std::to_string(below(m.num_hidden_layers + (once_in(10) ? 1 : 0))));
+    const auto one = [&](std::initializer_list<const char*> of) {
+      return std::string(of.begin()[below(static_cast<num>(of.size()))]);
+    };
+    if (once_in(3))
+      merge(p.modules, layer + ".self_attn", one({"ulysses", "ring", "all_gather", "planned"}));
+    else if (once_in(3))
+      merge(p.modules, one({"lm_head", "embed_tokens"}), "replicated");
+    else if (once_in(20))
+      merge(p.modules, layer + one({".self_attn.q_proj", ".mlp.down_proj", ".mlp.experts.down_proj"}), "replicated");
+    else
+      merge(p.modules, layer + one({"", ".self_attn", ".mlp", ".mlp.experts"}), "replicated");
   }
   batch_spec batch(const plan_spec& p) {
     batch_spec b;

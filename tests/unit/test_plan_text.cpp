@@ -59,6 +59,41 @@ TEST_CASE("the canonical text") {
   CHECK(printed("tp=0002") == "tp=2");
 }
 
+TEST_CASE("module overrides are read, merged and printed") {
+  const auto canonical = [](std::string_view text) {
+    const parsed_plan parsed = parse_plan(text);
+    REQUIRE_MESSAGE(parsed.ok(), std::string(parsed.message.view()));
+    const plan_text printed = print_plan(parsed.plan);
+    CHECK(parse_plan(printed.view()).plan == parsed.plan);
+    return std::string(printed.view());
+  };
+  CHECK(canonical("lm_head=replicated,tp=2") == "tp=2,lm_head=replicated");
+  CHECK(canonical("layers.3.self_attn=replicated,layers.*.self_attn=ring") ==
+        "model.layers.3.self_attn=replicated,model.layers.*.self_attn=ring");
+  CHECK(canonical("*.layers.*.mlp.experts=replicated") == "model.layers.*.mlp.experts=replicated");
+  CHECK(canonical("*=replicated") ==
+        "model.layers.*=replicated,model.embed_tokens=replicated,lm_head=replicated");
+  CHECK(canonical("layers.2.mlp.*=replicated,layers.2.mlp.down_proj=rowwise") ==
+        "model.layers.2.mlp=replicated,model.layers.2.mlp.down_proj=rowwise");
+  CHECK(canonical("tp=2,model.norm=replicated") == "tp=2");
+}
+
+TEST_CASE("everything that is wrong about modules is told at once") {
+  const parsed_plan parsed = parse_plan("tp=2,layers.*.atn=replicated,lm_hed=replicated,lm_head=cols,lm_head=rowwise");
+  CHECK(parsed.problem == plan_problem::unknown_module);
+  CHECK(parsed.position == 5);
+  const std::string message(parsed.message.view());
+  CAPTURE(message);
+  for (const char* part : {"'layers.*.atn' names no module", "'lm_hed' is neither an axis nor a flag nor a module",
+                           "'cols' is not a style of modules: replicated, colwise",
+                           "'rowwise' is no style for all modules of 'lm_head'"})
+    CHECK(message.find(part) != std::string::npos);
+  std::string many = "tp=2";
+  for (int i = 0; i < 25; ++i) many += ",layers." + std::to_string(i) + ".mlp=replicated";
+  CHECK(parse_plan(many).problem == plan_problem::too_many_overrides);
+  CHECK(parse_plan(many.substr(0, many.rfind(','))).ok());
+}
+
 TEST_CASE("one degree follows from the world") {
   CHECK(printed("fsdp=*,tp=4", 8) == "fsdp=2/zero3,tp=4");
   CHECK(printed("fsdp=*/zero1,tp=4/sp,ep=2", 8) == "fsdp=2/zero1,tp=4/sp,ep=2/dispatch");

@@ -49,6 +49,9 @@ static_assert(plan<context_parallel<2, all_gather, zigzag_documents>>::spec == "
 static_assert(plan<expert_parallel<2, token_dispatch>>::spec == "ep=2/dispatch"_plan);
 
 // A plan, a model and a batch as types; a plan that is named prints by its name.
+static_assert(plan<tensor_parallel<2>, override_modules<"layers.*.self_attn", module_style::replicated>,
+                   override_modules<"lm_head", module_style::replicated>>::spec ==
+              "tp=2,layers.*.self_attn=replicated,lm_head=replicated"_plan);
 static_assert(plan_of<"tp=2,cp=2/ring"_plan>::spec == plan<tensor_parallel<2>, context_parallel<2, ring>>::spec);
 struct mine final : plan<pipeline_parallel<2>, fully_sharded<2>, context_parallel<2, ring, zigzag>,
                          tensor_parallel<2, sequence_parallel>, expert_parallel<4, token_dispatch>> {};

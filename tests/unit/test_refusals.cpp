@@ -47,11 +47,13 @@ bool has_sizes(const model_spec& m) {
     if (!in_range(size)) return false;
   return true;
 }
+bool has_experts(const model_spec& m, num layer) {
+  return m.num_experts > 0 && m.decoder_sparse_step > 0 && !m.mlp_only_layers.has(layer) &&
+         (layer + 1) % m.decoder_sparse_step == 0;
+}
 num layers_of_kind(const model_spec& m, bool experts) {
   num n = 0;
-  for (num layer = 0; layer < std::min<num>(m.num_hidden_layers, 512); ++layer)
-    n += experts == (m.num_experts > 0 && m.decoder_sparse_step > 0 && !m.mlp_only_layers.has(layer) &&
-                     (layer + 1) % m.decoder_sparse_step == 0);
+  for (num layer = 0; layer < std::min<num>(m.num_hidden_layers, 512); ++layer) n += experts == has_experts(m, layer);
   return n;
 }
 bool has_experts(const question& q) { return layers_of_kind(q.model, true) > 0; }
@@ -106,6 +108,48 @@ bool tensor_groups_hold_all_experts(const plan_spec& p) {
   return true;
 }
 
+/// Is that module of a layer whole on every rank? The last override that names it says so.
+bool whole(const plan_spec& p, parameter_kind kind, num layer) {
+  bool so = false;
+  for (const module_override& o : p.modules)
+    if ((o.modules >> static_cast<int>(kind) & 1) != 0 && (o.layer < 0 || o.layer == layer))
+      so = o.style == module_style::replicated;
+  return so;
+}
+num walked_layers(const question& q) { return std::min<num>(q.model.num_hidden_layers, 512); }
+/// Does any layer, of experts or dense, cut its feed-forward modules?
+bool cuts(const question& q, bool experts) {
+  for (num layer = 0; layer < walked_layers(q); ++layer)
+    if (has_experts(q.model, layer) == experts &&
+        !whole(q.plan, experts ? parameter_kind::experts_gate_up : parameter_kind::mlp_gate, layer))
+      return true;
+  return false;
+}
+bool cuts_vocabulary(const question& q) {
+  return !whole(q.plan, parameter_kind::embed_tokens, -1) ||
+         (!q.model.tie_word_embeddings && !whole(q.plan, parameter_kind::lm_head, -1));
+}
+/// Is there a layer of which `so(ranks over which tp cuts its heads, those and the ranks that trade for heads)`?
+template <class F>
+bool in_some_layer(const question& q, F&& so) {
+  for (num layer = 0; layer < walked_layers(q); ++layer) {
+    num traders = ulysses(q.plan);
+    for (const module_override& o : q.plan.modules) {
+      if ((o.modules >> 31 & 1) == 0 || (o.layer >= 0 && o.layer != layer)) continue;
+      traders = o.style == module_style::ulysses ? q.plan.cp : o.style == module_style::planned ? ulysses(q.plan) : 1;
+    }
+    const num tensor = whole(q.plan, parameter_kind::q_proj, layer) ? 1 : q.plan.tp;
+    if (so(tensor, tensor * traders)) return true;
+  }
+  return false;
+}
+/// Are some of these modules whole and others not?
+bool mixed(const question& q, std::initializer_list<parameter_kind> kinds, num layer) {
+  std::set<bool> seen;
+  for (parameter_kind kind : kinds) seen.insert(whole(q.plan, kind, layer));
+  return seen.size() == 2;
+}
+
 num micro(const question& q) { return q.batch.micro_batches == 0 ? q.plan.pp : q.batch.micro_batches; }
 bool has_batch(const question& q) {
   for (num n : {q.batch.length, q.batch.rows, micro(q)})
@@ -158,25 +202,28 @@ const std::map<std::string, bool (*)(const question&)> impossible = {
     {"heads_divide_over_tensor_and_ulysses",
      [](const question& q) {
        return has_ranks(q) && has_sizes(q.model) && ulysses(q.plan) > 0 &&
-              !deals(q.model.num_attention_heads, q.plan.tp * ulysses(q.plan));
+              in_some_layer(q, [&](num, num all) { return !deals(q.model.num_attention_heads, all); });
      }},
     {"kv_heads_divide_over_tensor",
      [](const question& q) {
-       return has_ranks(q) && has_sizes(q.model) && !key_values_fit(q.model, q.plan.tp, q.plan.kv_replicate);
+       return has_ranks(q) && has_sizes(q.model) &&
+              in_some_layer(q, [&](num tensor, num) { return !key_values_fit(q.model, tensor, q.plan.kv_replicate); });
      }},
     {"kv_heads_divide_over_tensor_and_ulysses",
      [](const question& q) {
        return has_ranks(q) && has_sizes(q.model) && ulysses(q.plan) > 0 &&
-              !key_values_fit(q.model, q.plan.tp * ulysses(q.plan), q.plan.kv_replicate);
+              in_some_layer(q, [&](num, num all) { return !key_values_fit(q.model, all, q.plan.kv_replicate); });
      }},
     {"dense_width_divides_over_tensor",
      [](const question& q) {
        return has_ranks(q) && layers_of_kind(q.model, false) > 0 &&
-              (!in_range(q.model.intermediate_size) || !deals(q.model.intermediate_size, q.plan.tp));
+              (!in_range(q.model.intermediate_size) ||
+               (cuts(q, false) && !deals(q.model.intermediate_size, q.plan.tp)));
      }},
     {"vocabulary_divides_over_tensor",
      [](const question& q) {
-       return has_ranks(q) && has_sizes(q.model) && !q.plan.vocab_pad && !deals(q.model.vocab_size, q.plan.tp);
+       return has_ranks(q) && has_sizes(q.model) && !q.plan.vocab_pad && cuts_vocabulary(q) &&
+              !deals(q.model.vocab_size, q.plan.tp);
      }},
     {"ulysses_times_ring_is_the_context_degree",
      [](const question& q) { return in_range(q.plan.cp) && ulysses(q.plan) == 0; }},
@@ -239,17 +286,46 @@ const std::map<std::string, bool (*)(const question&)> impossible = {
     {"expert_width_divides_over_expert_tensor",
      [](const question& q) {
        return has_ranks(q) && has_experts(q) &&
-              (!in_range(q.model.moe_intermediate_size) || !deals(q.model.moe_intermediate_size, q.plan.etp));
+              (!in_range(q.model.moe_intermediate_size) ||
+               (cuts(q, true) && !deals(q.model.moe_intermediate_size, q.plan.etp)));
      }},
     {"experts_divide_over_expert_degree",
      [](const question& q) {
-       return has_ranks(q) && has_experts(q) && !q.plan.expert_pad && !deals(q.model.num_experts, q.plan.ep);
+       return has_ranks(q) && has_experts(q) && !q.plan.expert_pad && cuts(q, true) &&
+              !deals(q.model.num_experts, q.plan.ep);
      }},
     {"all_reduce_experts_stay_in_the_tensor_group",
      [](const question& q) {
        if (!has_ranks(q) || !has_experts(q) || q.plan.dispatch != dispatch_kind::all_reduce) return false;
+       if (!cuts(q, true)) return false;
        if (expert_view_ranks(q.plan) > walkable) return !deals(q.plan.tp, q.plan.ep * q.plan.etp);
        return !tensor_groups_hold_all_experts(q.plan);
+     }},
+    {"overrides_name_modules_of_the_model",
+     [](const question& q) {
+       if (!has_sizes(q.model)) return false;
+       for (const module_override& o : q.plan.modules) {
+         bool found = false;
+         for_each_parameter(q.model, [&](const parameter& p) {
+           const bool attention = p.kind == parameter_kind::q_proj && (o.modules >> 31 & 1) != 0;
+           if (p.layer < 0 && o.layer >= 0) return;
+           if ((attention || (o.modules >> static_cast<int>(p.kind) & 1) != 0) && (o.layer < 0 || o.layer == p.layer))
+             found = true;
+         });
+         if (!found) return true;
+       }
+       return false;
+     }},
+    {"modules_of_a_block_are_cut_together",
+     [](const question& q) {
+       using enum parameter_kind;
+       for (num layer = 0; layer < walked_layers(q); ++layer) {
+         if (mixed(q, {q_proj, k_proj, v_proj, o_proj}, layer)) return true;
+         if (has_experts(q.model, layer) ? mixed(q, {experts_gate_up, experts_down}, layer)
+                                         : mixed(q, {mlp_gate, mlp_up, mlp_down}, layer))
+           return true;
+       }
+       return false;
      }},
 };
 

@@ -141,6 +141,16 @@ std::vector<boundary> boundaries() {
       {"vocabulary_divides_over_tensor", about("tp=4,vocab_pad", model([](model_spec& m) { m.vocab_size = 97; })),
        about("tp=4", model([](model_spec& m) { m.vocab_size = 97; })), "vocab_size=97 tensor_degree=4 vocab_pad=0",
        "add vocab_pad"},
+      // modules
+      {"overrides_name_modules_of_the_model", about("tp=2,layers.7.self_attn=replicated"),
+       about("tp=2,layers.8.self_attn=replicated"), "overrides_of_nothing=1 num_layers=8 num_moe_layers=8",
+       "layers are 0 to 7"},
+      {"modules_of_a_block_are_cut_together", about("tp=2,layers.3.mlp.experts=replicated"),
+       about("tp=2,layers.3.mlp.experts.down_proj=replicated"), "blocks_cut_in_part=1",
+       "layers.*.self_attn=replicated"},
+      {"heads_divide_over_tensor_and_ulysses", about("cp=3/ring,layers.2.self_attn=all_gather"),
+       about("cp=3/ring,kv_replicate,layers.2.self_attn=ulysses", model([](model_spec& m) { m.num_key_value_heads = 1; })),
+       "num_heads=8 tensor_degree=1 ulysses_degree=3", "write cp=3/ring"},
       // sequence and batch
       {"ulysses_times_ring_is_the_context_degree", about("cp=4/ulysses2xring2"), about("cp=4/ulysses2xring3"),
        "ulysses_degree=2 ring_degree=3 context_degree=4", "write cp=4/ulysses2xring2"},

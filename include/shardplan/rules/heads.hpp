@@ -63,13 +63,13 @@ struct heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_heads must be divisible by tp * the Ulysses degree");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "tensor parallelism and Ulysses give every rank whole heads, equally many";
-  using operands = list<fact::num_heads_operand, fact::of_attention::tensor_degree_operand,
-                        fact::of_attention::ulysses_degree_operand>;
+  using operands =
+      list<fact::num_heads_operand, fact::of_queries::tensor_degree_operand, fact::of_queries::ulysses_degree_operand>;
   using presumes =
       list<product_of_degrees_is_in_range, every_model_size_is_in_range, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num heads, num tp, num ulysses) { return heads % (tp * ulysses) == 0; }
   static constexpr fix_text fix(const question& q) {
-    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const auto [tp, ulysses] = strictest_cut(q, cut_heads::queries);
     fix_text out;
     if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
@@ -87,13 +87,13 @@ struct kv_heads_divide_over_tensor {
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "k_proj and v_proj are cut by tp in whole heads, or copied whole";
   using operands =
-      list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand, fact::kv_replicate_operand>;
+      list<fact::num_kv_heads_operand, fact::of_key_values::tensor_degree_operand, fact::kv_replicate_operand>;
   using presumes = list<product_of_degrees_is_in_range, every_model_size_is_in_range>;
   static constexpr bool holds(num kv_heads, num tp, num replicate) {
     return kv_heads % tp == 0 || (replicate != 0 && tp % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const num kv_heads = q.model.num_key_value_heads, tp = strictest_attention_cut(q).tensor;
+    const num kv_heads = q.model.num_key_value_heads, tp = strictest_cut(q, cut_heads::key_values).tensor;
     fix_text out;
     if (tp % kv_heads == 0)
       return out.add("add kv_replicate: each key/value head is held by ").add(tp / kv_heads).add(" ranks");
@@ -106,15 +106,15 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   SHARDPLAN_SENTENCE("num_kv_heads must be divisible by tp * the Ulysses degree, or with kv_replicate divide it");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "Ulysses gives every rank whole key/value heads, equally many, or copies";
-  using operands = list<fact::num_kv_heads_operand, fact::of_attention::tensor_degree_operand,
-                        fact::of_attention::ulysses_degree_operand, fact::kv_replicate_operand>;
+  using operands = list<fact::num_kv_heads_operand, fact::of_traded_key_values::tensor_degree_operand,
+                        fact::of_traded_key_values::ulysses_degree_operand, fact::kv_replicate_operand>;
   // The first half: this one alone lets tp 6, U 2, K 4 pass, where k_proj has no uniform cut.
   using presumes = list<kv_heads_divide_over_tensor, ulysses_times_ring_is_the_context_degree>;
   static constexpr bool holds(num kv_heads, num tp, num ulysses, num replicate) {
     return kv_heads % (tp * ulysses) == 0 || (replicate != 0 && tp * ulysses % kv_heads == 0);
   }
   static constexpr fix_text fix(const question& q) {
-    const auto [tp, ulysses] = strictest_attention_cut(q);
+    const auto [tp, ulysses] = strictest_cut(q, cut_heads::traded_key_values);
     const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");
