@@ -49,5 +49,8 @@ struct axis_set {
 };
 constexpr axis_set operator|(axis a, axis b) { return axis_set(a) | axis_set(b); }
 
+/// Every axis of the dense view: a group over them is the world.
+inline constexpr axis_set world_axes = axis::pp | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp;
+
 }  // namespace shardplan
 #endif  // SHARDPLAN_AXES_HPP

@@ -23,8 +23,7 @@ class communication : layer_communication<R, Sink> {
       pass();
       if (shape_.training && step == 0) {
         label(phase::gradients, parameter::no_layer);
-        bytes(operation::all_reduce, axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp,
-              8);  // the norm
+        bytes(operation::all_reduce, world_axes, 8);  // the norm
       }
       if (shape_.steps > 0 && !is_sharded(p_.zero, state_kind::parameter)) share_shards();
     }

@@ -193,6 +193,11 @@ struct checkpoint::state {
   static std::size_t index(const parameter& p) {
     return static_cast<std::size_t>(p.layer + 1) * num_parameter_kinds + static_cast<std::size_t>(p.kind);
   }
+  const source& of(const parameter& p) const {
+    if (p.layer < parameter::no_layer || index(p) >= sources.size() || sources[index(p)].tensors.empty())
+      throw std::logic_error(fmt::format("the model has no parameter {}", name_of(p).view()));
+    return sources[index(p)];
+  }
 };
 
 checkpoint checkpoint::open(const std::filesystem::path& directory) {
@@ -229,10 +234,7 @@ const std::filesystem::path& checkpoint::directory() const { return state_->dire
 
 template <class T>
 void checkpoint::read(const parameter& p, const region& r, std::span<T> out) const {
-  const std::size_t index = state::index(p);
-  if (p.layer < parameter::no_layer || index >= state_->sources.size() || state_->sources[index].tensors.empty())
-    throw std::logic_error(fmt::format("the model has no parameter {}", name_of(p).view()));
-  const source& from = state_->sources[index];
+  const source& from = state_->of(p);
   if (!from.per_expert) return read_part(*from.tensors.front(), r, out);
 
   const auto fail = [&](std::string_view what) {
@@ -267,6 +269,16 @@ void checkpoint::read(const parameter& p, const region& r, std::span<T> out) con
       }
     }
   }
+}
+
+std::vector<stored_tensor> checkpoint::stored(const parameter& p) const {
+  std::vector<stored_tensor> out;
+  num next = 0;  // of each expert, gate rows come before up rows: in memory as in the list of tensors
+  for (const tensor_entry* t : state_->of(p).tensors) {
+    out.push_back({t->name, t->dtype, t->shape, next});
+    next += out.back().size();
+  }
+  return out;
 }
 
 template void checkpoint::read(const parameter&, const region&, std::span<float>) const;

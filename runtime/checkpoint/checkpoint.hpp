@@ -7,10 +7,27 @@
 #include <memory>
 #include <shardplan/parameters.hpp>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "runtime/checkpoint/model_config.hpp"
 
 namespace shardplan::runtime {
+
+/// A tensor of the files, which holds consecutive values of a parameter: all of it, or what is one expert's.
+struct stored_tensor {
+  std::string name;
+  tensor_dtype dtype{};
+  std::vector<num> shape;
+  num begin = 0;  ///< the first value, counted in the parameter as it is in memory, row-major
+
+  /// Number of values.
+  num size() const {
+    num n = 1;
+    for (const num extent : shape) n *= extent;
+    return n;
+  }
+};
 
 /// Files are mapped, not read; copies share the mapping, and reading from several threads is safe.
 class checkpoint {
@@ -26,6 +43,9 @@ class checkpoint {
   /// Copies the part `r` of parameter `p` to `out` (row-major, `r.size()` elements), converted to T (float, double).
   template <class T>
   void read(const parameter& p, const region& r, std::span<T> out) const;
+
+  /// The tensors that hold parameter `p`, in the order of its values; together they are all of it.
+  std::vector<stored_tensor> stored(const parameter& p) const;
 
  private:
   struct state;

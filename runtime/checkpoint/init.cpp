@@ -4,15 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <shardplan/parameters.hpp>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "runtime/checkpoint/atomic_file.hpp"
-#include "runtime/checkpoint/safetensors_writer.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/error.hpp"
 
 namespace shardplan::runtime {
@@ -30,7 +28,7 @@ std::uint64_t scramble(std::uint64_t x) {
 }
 
 /// A tensor as it is stored: experts one by one.
-struct stored_tensor {
+struct fresh_tensor {
   std::string name;
   std::vector<num> shape;
   parameter_kind kind{};
@@ -42,8 +40,8 @@ struct stored_tensor {
   }
 };
 
-std::vector<stored_tensor> stored_tensors(const model_spec& m) {
-  std::vector<stored_tensor> tensors;
+std::vector<fresh_tensor> fresh_tensors(const model_spec& m) {
+  std::vector<fresh_tensor> tensors;
   const num hidden = m.hidden_size, intermediate = m.moe_intermediate_size;
   for_each_parameter(m, [&](const parameter& p) {
     if (p.kind == parameter_kind::experts_down) return;  // stored with gate and up, expert after expert
@@ -116,8 +114,8 @@ class new_directory {
   new_directory(const new_directory&) = delete;
   new_directory& operator=(const new_directory&) = delete;
 
-  /// Path of a file about to be written.
-  fs::path file(const std::string& name) { return files_.emplace_back(path_ / name); }
+  /// A file is about to be written.
+  void file(const fs::path& path) { files_.push_back(path); }
   void keep() { kept_ = true; }
 
  private:
@@ -127,7 +125,7 @@ class new_directory {
 };
 
 /// Hands over the elements of a tensor piece by piece.
-safetensors_writer::producer random_values(const stored_tensor& tensor, const model_config& config, std::uint64_t seed,
+safetensors_writer::producer random_values(const fresh_tensor& tensor, const model_config& config, std::uint64_t seed,
                                            tensor_dtype dtype) {
   const parameter_class kind = class_of(tensor.kind);
   const bool one = kind == parameter_class::norm || kind == parameter_class::head_norm;
@@ -148,58 +146,27 @@ safetensors_writer::producer random_values(const stored_tensor& tensor, const mo
   };
 }
 
-/// Consecutive tensors in files of at most `max_file_bytes`: indices at which files begin, and the end.
-std::vector<std::size_t> file_borders(const std::vector<stored_tensor>& tensors, num element_bytes,
-                                      num max_file_bytes) {
-  std::vector<std::size_t> borders = {0};
-  num bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const num more = tensors[i].size() * element_bytes;
-    if (i > borders.back() && bytes + more > max_file_bytes) {
-      borders.push_back(i);
-      bytes = 0;
-    }
-    bytes += more;
-  }
-  borders.push_back(tensors.size());
-  return borders;
-}
-
 void write_files(new_directory& place, const fs::path& directory, const model_config& config, std::uint64_t seed,
                  tensor_dtype dtype, num max_file_bytes, const write_progress& progress) {
-  const std::vector<stored_tensor> tensors = stored_tensors(config.spec);
   num done_bytes = 0, all_bytes = 0;
-  for (const stored_tensor& tensor : tensors) all_bytes += tensor.size() * size_of(dtype);
   const auto report = [&](std::span<const std::byte> bytes) {
     done_bytes += static_cast<num>(bytes.size());
     if (progress) progress(done_bytes, all_bytes);
   };
-  const std::vector<std::size_t> borders = file_borders(tensors, size_of(dtype), max_file_bytes);
-  const std::size_t num_files = borders.size() - 1;
-  nlohmann::json weight_map = nlohmann::json::object();
-  for (std::size_t f = 0; f < num_files; ++f) {
-    const std::string name =
-        num_files == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", f + 1, num_files);
-    safetensors_writer writer;
-    for (std::size_t i = borders[f]; i < borders[f + 1]; ++i) {
-      const auto values = random_values(tensors[i], config, seed, dtype);
-      writer.add(tensors[i].name, dtype, tensors[i].shape, [&report, values](const safetensors_writer::sink& out) {
-        values([&](std::span<const std::byte> bytes) {
-          out(bytes);
-          report(bytes);
-        });
-      });
-      weight_map[tensors[i].name] = name;
-    }
-    writer.write(place.file(name));
+  std::vector<tensor_to_write> tensors;
+  for (const fresh_tensor& fresh : fresh_tensors(config.spec)) {
+    const auto values = random_values(fresh, config, seed, dtype);
+    tensors.push_back({fresh.name, dtype, fresh.shape, [&report, values](const safetensors_writer::sink& out) {
+                         values([&](std::span<const std::byte> bytes) {
+                           out(bytes);
+                           report(bytes);
+                         });
+                       }});
+    all_bytes += tensors.back().bytes();
   }
-  if (num_files > 1) {
-    atomic_file index(place.file("model.safetensors.index.json"));
-    index.write(nlohmann::json{{"metadata", {{"total_size", all_bytes}}}, {"weight_map", weight_map}}.dump(2) + "\n");
-    index.commit();
-  }
+  write_weights(directory, tensors, max_file_bytes, [&](const fs::path& file) { place.file(file); });
   // Last, because without it a directory is no checkpoint.
-  place.file("config.json");
+  place.file(directory / "config.json");
   write_config(directory, config, dtype);
 }
 

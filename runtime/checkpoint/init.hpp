@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/checkpoint/model_config.hpp"
 
 namespace shardplan::runtime {
@@ -37,7 +38,7 @@ using write_progress = std::function<void(num done, num total)>;
 /// Throws input_error, and leaves nothing behind, when `directory` exists and is not empty, cannot be written to, or
 /// has less room than the weights need.
 void write_random_checkpoint(const std::filesystem::path& directory, const model_config& config, std::uint64_t seed = 0,
-                             tensor_dtype dtype = tensor_dtype::bf16, num max_file_bytes = 5'000'000'000,
+                             tensor_dtype dtype = tensor_dtype::bf16, num max_file_bytes = max_weights_file_bytes,
                              const write_progress& progress = {});
 
 }  // namespace shardplan::runtime

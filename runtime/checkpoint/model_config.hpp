@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <shardplan/model.hpp>
 #include <shardplan/models.hpp>
+#include <string_view>
 
 #include "runtime/checkpoint/tensor_dtype.hpp"
 #include "runtime/device/rope.hpp"
@@ -39,6 +40,10 @@ struct model_config {
 /// Throws input_error naming file, field and value; so does a field that asks for what is not implemented (another
 /// activation, shared experts, quantized weights).
 model_config read_config(const std::filesystem::path& directory);
+
+/// "float32", "bfloat16" ...: how a configuration spells the type of weights. Throws input_error when it is no floating
+/// type.
+std::string_view torch_name(tensor_dtype dtype);
 
 /// Writes `directory/config.json` so that `transformers`, version 4 or 5, and read_config read `config` from it;
 /// `dtype` is that of the weights. Throws input_error when it cannot be written, or the family has no words for the

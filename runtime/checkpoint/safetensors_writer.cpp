@@ -88,6 +88,20 @@ void encode(std::span<const T> values, tensor_dtype dtype, std::span<std::byte> 
   throw std::logic_error(fmt::format("encode: these values cannot be stored as {}", name_of(dtype)));
 }
 
+template <class T>
+byte_producer encoded(std::span<const T> values, tensor_dtype dtype) {
+  return [values, dtype](const byte_sink& out) {
+    constexpr std::size_t piece = 65536;
+    std::vector<std::byte> bytes;
+    for (std::size_t done = 0; done < values.size(); done += piece) {
+      const auto part = values.subspan(done, std::min(piece, values.size() - done));
+      bytes.resize(part.size() * static_cast<std::size_t>(size_of(dtype)));
+      encode(part, dtype, std::span(bytes));
+      out(bytes);
+    }
+  };
+}
+
 void safetensors_writer::add(std::string name, tensor_dtype dtype, std::vector<num> shape, producer produce) {
   num elements = 1;
   for (const num extent : shape) elements = checked_product(elements, extent);
@@ -108,16 +122,7 @@ void safetensors_writer::add_view(std::string name, tensor_dtype dtype, std::vec
   if (elements != static_cast<num>(values.size()))
     throw std::logic_error(
         fmt::format("tensor \"{}\" of shape {} is given {} values", name, to_text(shape), values.size()));
-  add(std::move(name), dtype, std::move(shape), [values, dtype](const sink& out) {
-    constexpr std::size_t piece = 65536;
-    std::vector<std::byte> bytes;
-    for (std::size_t done = 0; done < values.size(); done += piece) {
-      const auto part = values.subspan(done, std::min(piece, values.size() - done));
-      bytes.resize(part.size() * static_cast<std::size_t>(size_of(dtype)));
-      encode(part, dtype, std::span(bytes));
-      out(bytes);
-    }
-  });
+  add(std::move(name), dtype, std::move(shape), encoded(values, dtype));
 }
 
 template <class T>
@@ -169,6 +174,7 @@ template void encode(std::span<const std::int32_t>, tensor_dtype, std::span<std:
 template void encode(std::span<const std::uint8_t>, tensor_dtype, std::span<std::byte>);
 
 #define SHARDPLAN_INSTANTIATE(T)                                                                      \
+  template byte_producer encoded(std::span<const T>, tensor_dtype);                                   \
   template void safetensors_writer::add(std::string, tensor_dtype, std::vector<num>, std::vector<T>); \
   template void safetensors_writer::add_view(std::string, tensor_dtype, std::vector<num>, std::span<const T>);
 SHARDPLAN_INSTANTIATE(float)

@@ -22,6 +22,15 @@ namespace shardplan::runtime {
 template <class T>
 void encode(std::span<const T> values, tensor_dtype dtype, std::span<std::byte> out);
 
+/// Takes the next bytes of a tensor.
+using byte_sink = std::function<void(std::span<const std::byte>)>;
+/// Hands all bytes of a tensor, encoded, to the sink, in as many calls as it likes.
+using byte_producer = std::function<void(const byte_sink&)>;
+
+/// Hands over `values`, which must live until then, converted as by `encode`, without a copy of all of them.
+template <class T>
+byte_producer encoded(std::span<const T> values, tensor_dtype dtype);
+
 /// The tensors of a file to be.
 ///
 ///     safetensors_writer writer;
@@ -29,10 +38,8 @@ void encode(std::span<const T> values, tensor_dtype dtype, std::span<std::byte> 
 ///     writer.write("out.safetensors");
 class safetensors_writer {
  public:
-  /// Takes the next bytes of a tensor.
-  using sink = std::function<void(std::span<const std::byte>)>;
-  /// Hands all bytes of a tensor, encoded, to the sink, in as many calls as it likes.
-  using producer = std::function<void(const sink&)>;
+  using sink = byte_sink;
+  using producer = byte_producer;
 
   /// Adds a tensor. Throws std::logic_error when the name is there already, or is "__metadata__", or the shape is
   /// negative.

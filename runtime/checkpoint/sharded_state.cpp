@@ -70,6 +70,16 @@ std::vector<meeting> meet(const dim_part& ours, const dim_part& theirs) {
   return both;
 }
 
+bool overlap(const region& a, const region& b) {
+  for (std::size_t d = 0; d < a.dims.size(); ++d) {
+    bool here = false;
+    for (const dim_range& r : a.dims[d].ranges)
+      for (const dim_range& s : b.dims[d].ranges) here = here || std::max(r.begin, s.begin) < std::min(r.end, s.end);
+    if (!here) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::filesystem::path state_directory(const std::filesystem::path& root, num step, num attempt) {
@@ -140,6 +150,11 @@ sharded_state sharded_state::open(const std::filesystem::path& root) {
           !piece.contains("region"))
         refuse(where, "each piece", "an object with rank and region");
       t.pieces.push_back({piece["rank"].get<num>(), to_region(piece["region"], t.shape, where)});
+      for (std::size_t other = 0; other + 1 < t.pieces.size(); ++other)
+        if (overlap(t.pieces[other].part, t.pieces.back().part))
+          refuse(
+              where, "the pieces",
+              fmt::format("apart, but those of ranks {} and {} overlap", t.pieces[other].rank, t.pieces.back().rank));
       covered += t.pieces.back().part.size();
       const num rank = t.pieces.back().rank;
       if (s->files.count(rank) == 0) s->files.emplace(rank, safetensors_file::open(state_file(s->directory, rank)));

@@ -49,7 +49,7 @@ void publish_state(const std::filesystem::path& root, num attempt, const state_i
 class sharded_state {
  public:
   /// Opens the newest state below `root`. Throws input_error naming file and field of what is missing or wrong; pieces
-  /// must cover each tensor.
+  /// must cover each tensor, every value once.
   static sharded_state open(const std::filesystem::path& root);
 
   num step() const;

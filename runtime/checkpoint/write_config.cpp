@@ -10,21 +10,6 @@
 namespace shardplan::runtime {
 namespace {
 
-std::string_view torch_name(tensor_dtype dtype) {
-  switch (dtype) {
-    case tensor_dtype::f64:
-      return "float64";
-    case tensor_dtype::f32:
-      return "float32";
-    case tensor_dtype::f16:
-      return "float16";
-    case tensor_dtype::bf16:
-      return "bfloat16";
-    default:
-      throw input_error("weights cannot be " + std::string(name_of(dtype)) + ", only F64, F32, F16 or BF16");
-  }
-}
-
 /// null, or the object of YaRN.
 nlohmann::json rope_scaling(const rope_config& rope) {
   if (rope.type == rope_config::scaling::none) return nullptr;
@@ -98,6 +83,21 @@ void add_layer_types(const model_spec& m, nlohmann::json& json) {
 }
 
 }  // namespace
+
+std::string_view torch_name(tensor_dtype dtype) {
+  switch (dtype) {
+    case tensor_dtype::f64:
+      return "float64";
+    case tensor_dtype::f32:
+      return "float32";
+    case tensor_dtype::f16:
+      return "float16";
+    case tensor_dtype::bf16:
+      return "bfloat16";
+    default:
+      throw input_error("weights cannot be " + std::string(name_of(dtype)) + ", only F64, F32, F16 or BF16");
+  }
+}
 
 void write_config(const std::filesystem::path& directory, const model_config& config, tensor_dtype dtype) {
   refuse_if_unspeakable(config);

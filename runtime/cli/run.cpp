@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <shardplan/plan_text.hpp>
 
+#include "runtime/checkpoint/atomic_directory.hpp"
 #include "runtime/checkpoint/atomic_file.hpp"
 #include "runtime/checkpoint/safetensors_writer.hpp"
 #include "runtime/checkpoint/sharded_state.hpp"
+#include "runtime/checkpoint/write_checkpoint.hpp"
 #include "runtime/cli/command.hpp"
 #include "runtime/cli/threads_engine.hpp"
 #include "runtime/verify/compare.hpp"
@@ -25,11 +27,29 @@ struct options {
   plan_options plan;
   batch_options batch;
   training_options training;
-  std::string save, resume;
+  std::string save, resume, save_checkpoint;
 };
 
 /// Nothing is computed that could not be written.
-void require_writable(const std::string& path) { const atomic_file not_committed(path); }
+void require_writable(const options& o) {
+  const atomic_file not_committed(o.output);
+  if (!o.save_checkpoint.empty()) const atomic_directory neither(o.save_checkpoint);
+}
+
+/// Whoever uses results would not notice what one bad weight makes of them. Throws plan_error naming the first.
+template <class T>
+void require_finite(const gathered_result<T>& r) {
+  const auto require = [](const std::string& name, const auto& values) {
+    if (const std::string what = not_finite(std::span(values)); !what.empty())
+      throw plan_error(fmt::format("{}: {}; nothing is written", name, what));
+  };
+  require("logits", r.logits);
+  require("token_loss", r.token_loss);
+  require("loss", std::vector{r.loss});
+  require("step_losses", r.step_losses);
+  for (const auto& [name, values] : r.gradients) require("grad." + name, values);
+  for (const auto& [name, values] : r.parameters) require("parameter." + name, values);
+}
 
 /// PREFIX.NAME for each parameter; their names.
 template <class T>
@@ -48,19 +68,27 @@ template <class T>
 outcome execute(const options& o, const common_options& common, const checkpoint& weights, const plan_spec& plan,
                 const batch_rows& rows) {
   const training_options& training = o.training;
-  run_options how{training.gradients, training.steps, training.optimizer, o.resume, o.save, nullptr};
+  run_options how{
+      training.gradients, training.steps, training.optimizer, o.resume, o.save, !o.save_checkpoint.empty(), {}};
   threads_run<T> run =
       run_on_threads<T>(weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}, std::move(how)});
   gathered_result<T>& r = run.result;
+  require_finite(r);
   const tensor_dtype type = std::is_same_v<T, double> ? tensor_dtype::f64 : tensor_dtype::f32;
   const model_spec& model = weights.config().spec;
+  if (!o.save_checkpoint.empty()) {
+    // What no step has changed is still exactly what the files hold, in the types of the files.
+    const bool stepped = training.steps > 0 || (!o.resume.empty() && sharded_state::open(o.resume).step() > 0);
+    write_checkpoint(o.save_checkpoint, weights, r.parameters, stepped ? std::optional(type) : std::nullopt);
+  }
   safetensors_writer writer;
   json names{"logits", "token_loss", "loss"};
   writer.add("logits", type, {r.rows, r.length, r.vocab}, std::move(r.logits));
   writer.add("token_loss", type, {r.rows, r.length}, std::move(r.token_loss));
   writer.add("loss", type, {}, std::vector<double>{r.loss});
   for (json& name : add_parameters(writer, "grad.", type, model, r.gradients)) names.push_back(std::move(name));
-  for (json& name : add_parameters(writer, "parameter.", type, model, r.parameters)) names.push_back(std::move(name));
+  if (training.steps > 0)
+    for (json& name : add_parameters(writer, "parameter.", type, model, r.parameters)) names.push_back(std::move(name));
   writer.write(o.output);
 
   outcome out;
@@ -91,6 +119,10 @@ outcome execute(const options& o, const common_options& common, const checkpoint
     out.document["saved"] = o.save;
     out.text += fmt::format("saved   {}\n", o.save);
   }
+  if (!o.save_checkpoint.empty()) {
+    out.document["saved_checkpoint"] = o.save_checkpoint;
+    out.text += fmt::format("saved   {}, a checkpoint\n", o.save_checkpoint);
+  }
   return out;
 }
 
@@ -107,7 +139,9 @@ outcome run(const options& o, const common_options& common) {
   runtime::require_carried_by_threads(plan);
   if (std::error_code ignored; std::filesystem::equivalent(o.inputs, o.output, ignored))
     throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
-  require_writable(o.output);
+  if (o.training.steps > 0 && count_targets(rows) == 0)
+    throw input_error(fmt::format("--steps: '{}' has no label to learn from", o.inputs));
+  require_writable(o);
   if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before threads start
   return type == dtype::f32 ? execute<float>(o, common, weights, plan, rows)
                             : execute<double>(o, common, weights, plan, rows);
@@ -134,8 +168,13 @@ void add_run(CLI::App& app, session& s) {
   o->training.add_gradients(command, "also write grad.NAME of every parameter");
   o->training.add_steps(command, "so many AdamW steps on the same rows; also write parameter.NAME after them");
   command.add_option("--save", o->save, "write the state of the training, sharded, below this directory")
-      ->type_name("DIR")
-      ->needs(command.get_option("--steps"));
+      ->check(not_empty, "", "")
+      ->type_name("DIR");
+  command
+      .add_option("--save-checkpoint", o->save_checkpoint,
+                  "write the parameters as a new directory like that of --checkpoint")
+      ->check(not_empty, "", "")
+      ->type_name("DIR");
   command.add_option("--resume", o->resume, "begin with the newest state below this directory, whatever plan wrote it")
       ->type_name("DIR");
   add_common(command, s);

@@ -19,7 +19,7 @@ struct shared_run {
   plan_spec plan;
   num micro_batches;
   batch_rows rows;
-  expert_choices replay;
+  std::vector<expert_choices> replay;
   run_options how;
   gathered_result<T> result;
 };
@@ -63,7 +63,7 @@ threads_run<T> run_on_threads(const checkpoint& weights, const plan_spec& plan, 
     const num each = shared->rows.rows / num_data_shards(shared->plan);
     const auto load = [&](num rank) { return select_rows(shared->rows, data_index(shared->plan, rank) * each, each); };
     run_options how = shared->how;
-    how.replay = shared->replay.experts.empty() ? nullptr : &shared->replay;
+    how.replay = shared->replay;
     gathered_result<T> result = run_sharded<T>(comm, shared->weights, shared->plan, shared->micro_batches, load, how);
     if (comm.rank() == 0) shared->result = std::move(result);
   });

@@ -27,7 +27,7 @@ void require_carried_by_threads(const plan_spec& plan);
 struct threads_options {
   num micro_batches = 0;                     ///< 0: as many as pipeline stages' ranks
   std::chrono::milliseconds timeout{60000};  ///< of each single wait for another rank
-  expert_choices replay{};                   ///< none when empty
+  std::vector<expert_choices> replay{};      ///< by step
   run_options run{};                         ///< what else to compute; `replay` stands above
 };
 

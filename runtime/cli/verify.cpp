@@ -98,10 +98,9 @@ template <class T>
 bool verify_plan(const task& t, const baseline_result<T>& expected, bool gradients, outcome& out) {
   const plan_spec& plan = t.q.plan;
   const training_options& training = t.o.training;
-  // What is replayed stays the same over all steps, while the baseline may choose otherwise after the first.
-  replayed_choices replay;
-  if (training.steps <= 1) replay = choices_to_replay(expected, replay_margin<T>);
-  run_options how{gradients, training.steps, training.optimizer, {}, {}, nullptr};
+  replayed_choices replay = choices_to_replay(expected, replay_margin<T>);
+  run_options how;
+  how.gradients = gradients, how.steps = training.steps, how.optimizer = training.optimizer;
   const threads_run<T> run = run_on_threads<T>(
       t.weights, plan, t.rows, {t.q.batch.micro_batches, t.common.timeout, std::move(replay.choices), std::move(how)});
   comparison c = compare(run.result, expected, real_tokens(t.rows), t.o.tolerance);
@@ -109,7 +108,7 @@ bool verify_plan(const task& t, const baseline_result<T>& expected, bool gradien
 
   out.document["tensors"] = to_json(c);
   if (!c.note.empty()) out.document["note"] = c.note;
-  if (replay_margin < T >> 0 && training.steps <= 1) {
+  if (replay_margin < T >> 0) {
     out.document["replayed"] = {{"margin", replay_margin<T>}, {"choices", replay.tokens}, {"of", replay.total}};
     out.text += fmt::format("replayed  {} of {} choices of experts, of which the margin is below {:.0e}\n",
                             replay.tokens, replay.total, replay_margin<T>);

@@ -28,12 +28,6 @@ std::vector<std::vector<num>> cut_choices(const expert_choices& all, const local
   return out;
 }
 
-/// All ranks, in order.
-template <Communicator C>
-auto whole_world(const rank_view<C>& view) {
-  return view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp);
-}
-
 /// On rank 0 the parts of all ranks, of `counts` values, one after another; nothing elsewhere.
 template <class V, Communicator C>
 std::vector<V> gather_to_first(const rank_view<C>& view, const std::vector<V>& mine, const std::vector<num>& counts) {

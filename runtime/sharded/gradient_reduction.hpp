@@ -30,8 +30,7 @@ class gradient_reducer {
       view_.comm.label(phase::gradients, p.layer);
       if (!how.tensor.empty()) view_.comm.all_reduce(view_.group(how.tensor), sum, reduce_op::sum);
       const auto group = view_.group(how.shard);
-      std::vector<num> counts;
-      for (num i = 0; i < group.size(); ++i) counts.push_back(shard(part, group.size(), i).size());
+      const std::vector<num> counts = shard_sizes(part, group.size());
       buffer<T> mine(static_cast<std::size_t>(counts[static_cast<std::size_t>(group.index())]));
       view_.comm.reduce_scatter(group, std::span<const T>(sum), std::span<T>(mine), std::span<const num>(counts));
       buffer<T>& kept = shards_[{p.layer, p.kind}];

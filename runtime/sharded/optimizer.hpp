@@ -30,12 +30,16 @@ class adamw {
     steps_ = steps;
     state_ = std::move(state);
   }
-  const std::map<typename gradient_store<T>::key, moments<T>>& state() const { return state_; }
+  /// The moments of a shard of `size` values; zeros before the first step.
+  moments<T>& at(const typename gradient_store<T>::key& key, std::size_t size) {
+    moments<T>& m = state_[key];
+    m.first.resize(size, T{0});
+    m.second.resize(size, T{0});
+    return m;
+  }
 
   void update(const typename gradient_store<T>::key& key, std::span<T> values, std::span<const T> gradient) {
-    moments<T>& m = state_[key];
-    m.first.resize(values.size(), T{0});
-    m.second.resize(values.size(), T{0});
+    moments<T>& m = at(key, values.size());
     const auto lr = static_cast<T>(options_.learning_rate), b1 = static_cast<T>(options_.beta1),
                b2 = static_cast<T>(options_.beta2), eps = static_cast<T>(options_.epsilon);
     const T decay = 1 - lr * static_cast<T>(options_.weight_decay);
@@ -65,8 +69,7 @@ double gradient_norm(const rank_view<C>& view, const gradient_shards<T>& shards)
     for (T g : mine->second) sum += static_cast<double>(g) * static_cast<double>(g);
   });
   view.comm.label(phase::gradients, parameter::no_layer);
-  view.comm.all_reduce(view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp),
-                       std::span<double>(&sum, 1), reduce_op::sum);
+  view.comm.all_reduce(whole_world(view), std::span<double>(&sum, 1), reduce_op::sum);
   return std::sqrt(sum);
 }
 

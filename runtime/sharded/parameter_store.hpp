@@ -71,7 +71,7 @@ class parameter_store {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return;
     for_each_kept([&](const parameter& p, buffer<T>& kept) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
-      const std::vector<num> counts = shard_sizes(p, group.size());
+      const std::vector<num> counts = shard_sizes(part_of(p), group.size());
       view_.comm.label(phase::parameters, p.layer);
       view_.comm.all_gather(group, std::span<const T>(shard_within(p, kept)), std::span<T>(kept),
                             std::span<const num>(counts));
@@ -81,13 +81,7 @@ class parameter_store {
  private:
   using key = std::pair<num, parameter_kind>;
 
-  /// Shards cut the outermost dim, so that in memory a part is its shards one after another, of these sizes.
-  std::vector<num> shard_sizes(const parameter& p, num shards) const {
-    const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
-    std::vector<num> sizes;
-    for (num i = 0; i < shards; ++i) sizes.push_back(shard(part, shards, i).size());
-    return sizes;
-  }
+  region part_of(const parameter& p) const { return part_in_use(view_.model(), view_.plan, p, view_.rank()); }
 
   template <class F>
   void for_each_kept(F&& f) {
@@ -99,7 +93,7 @@ class parameter_store {
   std::span<T> shard_within(const parameter& p, buffer<T>& kept) const {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return kept;
     const auto group = view_.group(shard_axis(class_of(p.kind)));
-    const std::vector<num> sizes = shard_sizes(p, group.size());
+    const std::vector<num> sizes = shard_sizes(part_of(p), group.size());
     num first = 0;
     for (num i = 0; i < group.index(); ++i) first += sizes[static_cast<std::size_t>(i)];
     return std::span<T>(kept).subspan(static_cast<std::size_t>(first),
@@ -108,12 +102,12 @@ class parameter_store {
 
   void use(const parameter& p, parameters_in_use<T>& in_use) const {
     const buffer<T>& kept = kept_.at(key{p.layer, p.kind});
-    const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
+    const region part = part_of(p);
     std::span<const T> values = kept;
     if (is_sharded(view_.plan.zero, state_kind::parameter)) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       if (group.size() > 1) {
-        const std::vector<num> counts = shard_sizes(p, group.size());
+        const std::vector<num> counts = shard_sizes(part, group.size());
         buffer<T>& all = in_use.gathered_[p.kind];
         all.resize(static_cast<std::size_t>(part.size()));
         view_.comm.label(phase::parameters, p.layer);

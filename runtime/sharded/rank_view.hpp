@@ -28,6 +28,20 @@ struct rank_view {
   num at(axis a) const { return group_of(plan, model(), rank(), a).index; }
 };
 
+/// All ranks, in order.
+template <Communicator C>
+auto whole_world(const rank_view<C>& view) {
+  return view.group(world_axes);
+}
+
+/// How many values each of `count` ranks has of a part that is sharded over them. Shards cut the outermost dim, so that
+/// in memory a part is its shards one after another.
+inline std::vector<num> shard_sizes(const region& part, num count) {
+  std::vector<num> sizes;
+  for (num i = 0; i < count; ++i) sizes.push_back(shard(part, count, i).size());
+  return sizes;
+}
+
 template <class T, class Allocator>
 std::span<const T> read_only(const std::vector<T, Allocator>& v) {
   return v;

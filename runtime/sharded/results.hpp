@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,11 @@ struct run_options {
   num steps = 0;           ///< optimizer steps on the same rows, after which parameters are collected
   adamw_options optimizer{};
   std::filesystem::path resume{};  ///< continue from the newest state below this directory; empty: from the checkpoint
-  std::filesystem::path save{};    ///< write the state after the steps below this directory; empty: do not
-  const expert_choices* replay = nullptr;  ///< the same on every rank, for the forward and every step
+  std::filesystem::path save{};    ///< write the state, after the steps, below this directory; empty: do not
+  bool parameters = false;         ///< collect parameters without steps too, as they were read
+  /// Choices to make in each step, the forward being the first; the same on every rank. Routers make those of steps
+  /// that are not there or empty.
+  std::span<const expert_choices> replay{};
 };
 
 /// Results in the caller's order, padding cut off. Tensors are filled on rank 0 alone, numbers everywhere.
@@ -50,7 +54,7 @@ struct gathered_result {
   num num_items = 0;          ///< real targets of the global batch
   std::map<std::string, std::vector<T>> gradients;   ///< of the loss, by parameter name, whole; when asked for
   double gradient_norm = 0;                          ///< 2-norm of all gradients; with gradients or steps
-  std::map<std::string, std::vector<T>> parameters;  ///< after the steps, by name, whole; when steps were asked for
+  std::map<std::string, std::vector<T>> parameters;  ///< after the steps, by name, whole; with steps, or when asked for
   std::vector<double> step_losses;                   ///< before each step
 };
 

@@ -71,15 +71,20 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
 
   const auto execute = [&]<Layout L, class Residual>(L, Residual) {
     std::vector<micro_batch<L, T>> batch;
-    for (num m = 0; m < micro_batches; ++m) {
+    for (num m = 0; m < micro_batches; ++m)
       batch.push_back({cut_rows<L, T>(select_rows(rows, m * each, each), plan, view.model().hidden_size, agreed.padded,
                                       view.at(axis::cp)),
                        {}});
-      if (options.replay != nullptr)
-        batch.back().forced =
-            cut_choices(*options.replay, batch.back().tokens, data_index(plan, view.rank()) * rows.rows + m * each,
-                        num_moe_layers(view.model()));
-    }
+    const auto replay = [&](std::size_t step) {
+      const bool any = step < options.replay.size() && !options.replay[step].experts.empty();
+      const num first_row = data_index(plan, view.rank()) * rows.rows;
+      for (num m = 0; m < micro_batches; ++m) {
+        micro_batch<L, T>& b = batch[static_cast<std::size_t>(m)];
+        b.forced.clear();
+        if (any)
+          b.forced = cut_choices(options.replay[step], b.tokens, first_row + m * each, num_moe_layers(view.model()));
+      }
+    };
     executor<L, Residual, T, C, Methods> run(view, weights, agreed.num_items);
     gathered_result<T> result;
     result.num_items = agreed.num_items;
@@ -94,6 +99,7 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
     if (!options.resume.empty()) run.resume(options.resume, optimizer);
     for (num step = 0; step < std::max<num>(1, options.steps); ++step) {
       gradient_shards<T> gradients;
+      replay(static_cast<std::size_t>(step));
       const bool training = options.gradients || options.steps > 0;
       const auto outputs = training ? run.train(batch, gradients) : run.evaluate(batch);
       set_losses(outputs);
@@ -106,12 +112,12 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
       result.step_losses.push_back(result.loss);
       run.step(optimizer, gradients);
     }
-    if (options.steps > 0) {
-      result.loss = result.step_losses.front();
-      const gradient_shards<T> parameters = run.parameter_shards();
-      collect_shards(view, parameters, result.parameters);
-      if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
-    }
+    if (options.steps > 0) result.loss = result.step_losses.front();
+    const bool collected = options.steps > 0 || options.parameters;
+    if (!collected && options.save.empty()) return result;
+    const gradient_shards<T> parameters = run.parameter_shards();
+    if (collected) collect_shards(view, parameters, result.parameters);
+    if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
     return result;
   };
   const auto with_layout = [&]<Layout L>(L layout) {

@@ -3,20 +3,52 @@
 #ifndef SHARDPLAN_RUNTIME_SHARDED_TRAINING_STATE_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_TRAINING_STATE_HPP
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "runtime/checkpoint/safetensors_writer.hpp"
 #include "runtime/checkpoint/sharded_state.hpp"
+#include "runtime/error.hpp"
 #include "runtime/sharded/optimizer.hpp"
 
 namespace shardplan::runtime {
 
 inline constexpr std::string_view first_moment = "first_moment.", second_moment = "second_moment.";
 
+/// Throws plan_error, on every rank, naming the first parameter of which any rank has a value that is not finite, in
+/// its shard or its moments: a state that no training can go on from must not become the newest.
+template <class T, Communicator C>
+void require_finite(const rank_view<C>& view, const gradient_shards<T>& parameters, adamw<T>& optimizer) {
+  const auto finite = [](const buffer<T>& values) {
+    return std::all_of(values.begin(), values.end(), [](T v) { return std::isfinite(v); });
+  };
+  num index = 0;
+  std::vector<num> good;
+  for_each_parameter(view.model(), [&](const parameter& p) {
+    good.push_back(1);
+    const auto mine = parameters.find({p.layer, p.kind});
+    if (mine == parameters.end()) return;
+    const moments<T>& m = optimizer.at(mine->first, mine->second.size());
+    good.back() = finite(mine->second) && finite(m.first) && finite(m.second) ? 1 : 0;
+  });
+  view.comm.label(phase::collect, parameter::no_layer);
+  view.comm.all_reduce(whole_world(view), std::span<num>(good), reduce_op::min);
+  for_each_parameter(view.model(), [&](const parameter& p) {
+    if (good[static_cast<std::size_t>(index++)] == 0)
+      throw plan_error(fmt::format("the state is not saved: {} or its moments are not finite", name_of(p).view()));
+  });
+}
+
 /// Writes this rank's shards of parameters and moments below `root`; when all ranks have, the state becomes the newest.
-/// Every rank calls it. Throws input_error when a file cannot be written; the old state then stays the newest.
+/// Every rank calls it. Throws input_error when a file cannot be written, and plan_error when a value is not
+/// finite; the old state then stays the newest.
 template <class T, Communicator C>
 void save_state(const rank_view<C>& view, const std::filesystem::path& root, const gradient_shards<T>& parameters,
-                const adamw<T>& optimizer) {
-  const auto world = view.group(axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp);
+                adamw<T>& optimizer) {
+  require_finite(view, parameters, optimizer);
+  const auto world = whole_world(view);
   view.comm.label(phase::collect, parameter::no_layer);
   num attempt = view.rank() == 0 ? make_state_directory(root, optimizer.steps()) : 0;
   view.comm.broadcast(world, std::span<num>(&attempt, 1), 0);
@@ -35,8 +67,9 @@ void save_state(const rank_view<C>& view, const std::filesystem::path& root, con
     std::vector<num> shape;
     for (const dim_part& d : r.dims) shape.push_back(d.size());
     const std::string name(name_of(p).view());
-    const moments<T>& m = optimizer.state().at({p.layer, p.kind});
-    file.add_view<T>(name, dtype, shape, parameters.at({p.layer, p.kind}));
+    const buffer<T>& values = parameters.at({p.layer, p.kind});
+    const moments<T>& m = optimizer.at({p.layer, p.kind}, values.size());
+    file.add_view<T>(name, dtype, shape, values);
     file.add_view<T>(std::string(first_moment) + name, dtype, shape, m.first);
     file.add_view<T>(std::string(second_moment) + name, dtype, shape, m.second);
   });

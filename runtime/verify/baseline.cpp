@@ -54,6 +54,12 @@ std::map<std::string, std::vector<char>> steady_values(const reference::paramete
   return out;
 }
 
+std::vector<layer_routing> routing_of(std::vector<layer_choices>&& choices) {
+  std::vector<layer_routing> out;
+  for (layer_choices& layer : choices) out.push_back({std::move(layer.experts), std::move(layer.margins)});
+  return out;
+}
+
 template <class T>
 void set_outputs(baseline_result<T>& out, reference_result<T>&& from) {
   out.rows = from.rows, out.length = from.length, out.vocab = from.vocab;
@@ -62,7 +68,7 @@ void set_outputs(baseline_result<T>& out, reference_result<T>&& from) {
   out.loss = static_cast<double>(from.loss);
   out.balance_loss = static_cast<double>(from.balance_loss);
   out.num_items = from.num_items;
-  for (auto& layer : from.choices) out.routing.push_back({std::move(layer.experts), std::move(layer.margins)});
+  out.routing = routing_of(std::move(from.choices));
 }
 
 }  // namespace
@@ -91,7 +97,10 @@ baseline_result<T> baseline<T>::compute(const batch_rows& rows, std::vector<num>
   for (num step = 0; step < options.steps; ++step) {
     reference_gradients<T> all = training.step(batch);
     out.step_losses.push_back(static_cast<double>(all.result.loss));
-    if (step > 0) continue;
+    if (step > 0) {
+      out.later_routing.push_back(routing_of(std::move(all.result.choices)));
+      continue;
+    }
     out.steady = steady_values(all.gradients);
     set_gradients(std::move(all));
   }

@@ -29,13 +29,14 @@ struct baseline_result {
   std::vector<T> token_loss;  ///< (rows, length)
   double loss = 0;
   num num_items = 0;
-  std::vector<layer_routing> routing{};                ///< by MoE layer
-  bool has_balance_loss = false;                       ///< the configuration asks for it
-  double balance_loss = 0;                             ///< load-balancing loss of the routers
-  std::map<std::string, std::vector<T>> gradients{};   ///< by parameter name; when asked for
-  double gradient_norm = 0;                            ///< with gradients
-  std::map<std::string, std::vector<T>> parameters{};  ///< after the steps; when asked for
-  std::vector<double> step_losses{};                   ///< before each step
+  std::vector<layer_routing> routing{};                     ///< by MoE layer, in the first step
+  std::vector<std::vector<layer_routing>> later_routing{};  ///< the same in the second step, the third ...
+  bool has_balance_loss = false;                            ///< the configuration asks for it
+  double balance_loss = 0;                                  ///< load-balancing loss of the routers
+  std::map<std::string, std::vector<T>> gradients{};        ///< by parameter name; when asked for
+  double gradient_norm = 0;                                 ///< with gradients
+  std::map<std::string, std::vector<T>> parameters{};       ///< after the steps; when asked for
+  std::vector<double> step_losses{};                        ///< before each step
   /// By parameter, 1 where its first gradient is at least `steady_share` of the largest of its tensor: AdamW divides
   /// gradients by their size, and so makes whole steps of what is rounding alone in the others. With steps.
   std::map<std::string, std::vector<char>> steady{};

@@ -15,12 +15,6 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 constexpr std::string_view prefixes[] = {"grad.", "parameter."};
 
-template <class T>
-std::string not_finite(std::string_view whose, std::span<const T> values) {
-  const auto at = std::find_if(values.begin(), values.end(), [](T v) { return !std::isfinite(v); });
-  return at == values.end() ? "" : fmt::format("{} value {} is {}", whose, at - values.begin(), *at);
-}
-
 /// Every tensor of either side, by name: one that a side has not is not equal.
 template <class T>
 void compare_named(comparison& out, std::string_view prefix, const std::map<std::string, std::vector<T>>& ours,
@@ -47,6 +41,13 @@ void compare_named(comparison& out, std::string_view prefix, const std::map<std:
 }  // namespace
 
 template <class T>
+std::string not_finite(std::span<const T> values) {
+  const auto at = std::find_if(values.begin(), values.end(), [](T v) { return !std::isfinite(v); });
+  if (at == values.end()) return "";
+  return fmt::format("value {} is {}", at - values.begin(), std::isnan(*at) ? "nan" : *at > 0 ? "inf" : "-inf");
+}
+
+template <class T>
 double largest_of(const std::map<std::string, std::vector<T>>& tensors) {
   double largest = 0;
   for (const auto& [name, values] : tensors)
@@ -63,9 +64,11 @@ tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::
     out.note = fmt::format("{} values, but the baseline has {}", ours.size(), theirs.size());
     return out;
   }
-  out.note = not_finite(whose, ours);
-  if (out.note.empty()) out.note = not_finite("the baseline's", theirs);
-  if (!out.note.empty()) return out;
+  for (const auto& [owner, values] : {std::pair(whose, ours), std::pair(std::string_view("the baseline's"), theirs)})
+    if (const std::string what = not_finite(values); !what.empty()) {
+      out.note = fmt::format("{} {}", owner, what);
+      return out;
+    }
 
   double difference = 0, largest = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -145,22 +148,27 @@ template <class T>
 replayed_choices choices_to_replay(const baseline_result<T>& theirs, double margin) {
   replayed_choices out;
   const auto tokens = static_cast<std::size_t>(theirs.rows * theirs.length);
-  for (const layer_routing& layer : theirs.routing) {
-    const std::size_t k = layer.experts.size() / tokens;
-    out.choices.per_token = static_cast<num>(k);
-    for (std::size_t t = 0; t < tokens; ++t) {
-      const bool close = layer.margins[t] < margin;
-      out.tokens += close ? 1 : 0;
-      for (std::size_t i = 0; i < k; ++i) out.choices.experts.push_back(close ? layer.experts[t * k + i] : -1);
+  const auto add_step = [&](const std::vector<layer_routing>& routing) {
+    expert_choices& step = out.choices.emplace_back(expert_choices{theirs.rows, theirs.length, 0, {}});
+    for (const layer_routing& layer : routing) {
+      const std::size_t k = layer.experts.size() / tokens;
+      step.per_token = static_cast<num>(k);
+      for (std::size_t t = 0; t < tokens; ++t) {
+        const bool close = layer.margins[t] < margin;
+        out.tokens += close ? 1 : 0;
+        for (std::size_t i = 0; i < k; ++i) step.experts.push_back(close ? layer.experts[t * k + i] : -1);
+      }
+      out.total += static_cast<num>(tokens);
     }
-    out.total += static_cast<num>(tokens);
-  }
-  if (out.tokens == 0) out.choices.experts.clear();
-  out.choices.rows = theirs.rows, out.choices.length = theirs.length;
+  };
+  add_step(theirs.routing);
+  for (const std::vector<layer_routing>& routing : theirs.later_routing) add_step(routing);
+  if (out.tokens == 0) out.choices.clear();
   return out;
 }
 
 #define SHARDPLAN_FOR_TYPE(T)                                                                                      \
+  template std::string not_finite(std::span<const T>);                                                             \
   template double largest_of(const std::map<std::string, std::vector<T>>&);                                        \
   template tensor_comparison compare_tensor(std::string, std::vector<num>, std::span<const T>, std::span<const T>, \
                                             double, std::span<const char>, num, double, std::string_view);         \

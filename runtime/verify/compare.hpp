@@ -47,6 +47,10 @@ struct comparison {
   std::string note;  ///< why the whole is not equal although every tensor is
 };
 
+/// "value 3 is nan" of the first value that is not finite; empty when there is none.
+template <class T>
+std::string not_finite(std::span<const T> values);
+
 /// Compares values over the places where `counts` is not 0 (everywhere when it is empty); `counts` has one entry for
 /// every `width` values. A value that is not finite fails wherever it stands. Where all of `theirs` is zero, but for
 /// `zero_limit` * cancelled_share / zero_share, `ours` may reach `zero_limit`. `whose` ours are, for the note.
@@ -76,11 +80,11 @@ template <class T>
 inline constexpr double replay_margin = std::is_same_v<T, double> ? 0 : 1e-4;
 
 struct replayed_choices {
-  expert_choices choices;     ///< empty when there is nothing to replay
-  num tokens = 0, total = 0;  ///< (token, MoE layer) pairs that are replayed, and all
+  std::vector<expert_choices> choices;  ///< of each step; empty when there is nothing to replay in any
+  num tokens = 0, total = 0;            ///< (token, MoE layer) pairs that are replayed, and all, over all steps
 };
 
-/// The baseline's choices of the tokens whose margin is below `margin`.
+/// The baseline's choices, in each of its steps, of the tokens whose margin is then below `margin`.
 template <class T>
 replayed_choices choices_to_replay(const baseline_result<T>& theirs, double margin);
 

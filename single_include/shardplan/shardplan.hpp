@@ -259,6 +259,9 @@ struct axis_set {
 };
 constexpr axis_set operator|(axis a, axis b) { return axis_set(a) | axis_set(b); }
 
+/// Every axis of the dense view: a group over them is the world.
+inline constexpr axis_set world_axes = axis::pp | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp;
+
 }  // namespace shardplan
 #endif  // SHARDPLAN_AXES_HPP
 
@@ -2578,8 +2581,7 @@ class communication : layer_communication<R, Sink> {
       pass();
       if (shape_.training && step == 0) {
         label(phase::gradients, parameter::no_layer);
-        bytes(operation::all_reduce, axis_set(axis::pp) | axis::dp_replicate | axis::fsdp | axis::cp | axis::tp,
-              8);  // the norm
+        bytes(operation::all_reduce, world_axes, 8);  // the norm
       }
       if (shape_.steps > 0 && !is_sharded(p_.zero, state_kind::parameter)) share_shards();
     }

@@ -45,6 +45,9 @@ TEST_CASE("verify --steps: every parameter and every loss, in both types") {
                              "--weight-decay 0.1");
   CHECK(f32.exit_code == 0);
   CHECK(says(f32.out, {"learning rate 0.01, weight decay 0.1", "left out", "parameter.*: 91 tensors"}));
+  const json replayed = document(command(verify + "cp=2/ring,ep=2 --steps 3 --dtype f32 --json"));
+  CHECK(replayed["equal"] == true);
+  CHECK(replayed["replayed"]["of"] == 3 * 8 * 2 * 13);  // steps, layers, rows, tokens
 }
 
 TEST_CASE("verify --ledger: what is sent is what was predicted") {
@@ -111,6 +114,59 @@ TEST_CASE("run --save and --resume: a training goes on under another plan") {
   CHECK(fs::exists(folder.path / "state" / "step-00000004"));
 }
 
+TEST_CASE("run --save-checkpoint: what was read, through a state of another plan, or what was trained") {
+  const temporary_directory folder;
+  const std::string out = " --output " + (folder / "out"), state = folder / "state";
+
+  CHECK(command(run + "tp=8,kv_replicate,ep=4 --save " + state + out).exit_code == 0);
+  const json d = document(command(run + "pp=2,cp=2/ring/zigzag --json --resume " + state + " --save-checkpoint " +
+                                  (folder / "same") + out));
+  CHECK(d["saved_checkpoint"] == folder / "same");
+  CHECK(d["tensors"].size() == 3);
+  CHECK(read_file(folder.path / "same" / "config.json") == read_file(data / "tiny" / "config.json"));
+  const plain_tensors same = results_of(folder / "same" + std::string("/model.safetensors")),
+                      read = results_of(data / "tiny" / "model.safetensors");
+  REQUIRE(same.size() == read.size());
+  for (const auto& [name, t] : read)
+    CHECK_MESSAGE((same.at(name).values == t.values && same.at(name).dtype == t.dtype), name);
+
+  // After steps the type is that of the run, and the weights are those of --output.
+  CHECK(command(run + "pp=2,cp=2/ring --steps 2 --save-checkpoint " + (folder / "new") + out).exit_code == 0);
+  const plain_tensors fresh = results_of(folder / "new" + std::string("/model.safetensors")),
+                      written = results_of(folder / "out");
+  const std::string norm = "model.layers.3.input_layernorm.weight",
+                    expert = "model.layers.2.mlp.experts.5.up_proj.weight";
+  CHECK(fresh.at(norm).dtype == tensor_dtype::f64);
+  CHECK(fresh.at(norm).values == written.at("parameter." + norm).values);
+  const std::vector<double>& fused = written.at("parameter.model.layers.2.mlp.experts.gate_up_proj").values;
+  CHECK(fresh.at(expert).values ==
+        std::vector<double>(fused.begin() + (5 * 32 + 16) * 32, fused.begin() + 6 * 32 * 32));
+  CHECK(command("verify --checkpoint " + (folder / "new") + " --plan tp=2,ep=2").exit_code == 0);
+  check_failure(run + "tp=2 --save-checkpoint " + (folder / "new") + out, 2, {"new", "is there already"});
+  check_failure(run + "tp=2 --save-checkpoint " + (folder / "no/where") + out, 2, {"where", "cannot be created"});
+}
+
+TEST_CASE("run refuses weights that are not finite, and steps without labels") {
+  const temporary_directory folder;
+  const std::string model = copy_of_tiny(folder), weights = model + "/model.safetensors";
+  plain_tensors tensors = results_of(weights);
+  tensors.at("model.layers.1.self_attn.q_proj.weight").values[7] = NAN;
+  write_tensors(tensors, weights);
+  const std::string inputs = " --inputs " + tiny + "/expected.safetensors", out = " --output " + (folder / "out");
+  const std::string more = " --save-checkpoint " + (folder / "weights");
+  check_failure("run --checkpoint " + model + inputs + " --plan tp=2" + out + more, 1, {"logits: value 0 is nan"});
+  check_failure("run --checkpoint " + model + inputs + " --plan tp=2 --steps 1 --save " + (folder / "state") + out, 1,
+                {"the state is not saved: model.embed_tokens.weight"});
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);  // nothing was written
+
+  safetensors_writer ids;
+  ids.add("input_ids", tensor_dtype::i64, {2, 4}, std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8});
+  ids.write(folder / "ids");
+  const std::string forward = "run --checkpoint " + tiny + " --plan tp=2 --inputs " + (folder / "ids") + out;
+  CHECK(command(forward).exit_code == 0);
+  check_failure(forward + " --steps 1", 2, {"--steps", "ids", "no label"});
+}
+
 TEST_CASE("options of training that make no sense") {
   for (const std::string value : {"0", "-1", "1099511627776", "1.5", "x"}) {
     check_failure(verify + "tp=2 --steps " + value, 2, {"--steps", value});
@@ -122,7 +178,6 @@ TEST_CASE("options of training that make no sense") {
   check_failure(verify + "tp=2 --learning-rate 0.1", 2, {"--learning-rate", "--steps"});
   const temporary_directory folder;
   const std::string out = " --output " + (folder / "out");
-  check_failure(run + "tp=2 --save " + (folder / "s") + out, 2, {"--save", "--steps"});
   check_failure(run + "tp=2 --steps 1 --resume " + (folder / "nothing") + out, 2, {"nothing", "latest"});
   write_file(folder / "file", "x");
   check_failure(run + "tp=2 --steps 1 --save " + (folder / "file") + out, 2, {"file"});

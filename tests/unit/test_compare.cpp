@@ -86,7 +86,7 @@ TEST_CASE("choices are replayed where the margin is below the bound, and nowhere
   const batch_rows rows = random_rows(tiny_model(), "fsdp=2"_plan, {}, 1);
   const baseline_result<double> expected = baseline<double>(tiny()).forward(rows);
   CHECK(choices_to_replay(expected, 0).tokens == 0);
-  CHECK(choices_to_replay(expected, 0).choices.experts.empty());
+  CHECK(choices_to_replay(expected, 0).choices.empty());
   const replayed_choices some = choices_to_replay(expected, 0.01), all = choices_to_replay(expected, 2);
   CHECK((some.tokens > 0 && some.tokens < some.total));
   CHECK(all.tokens == all.total);
@@ -98,7 +98,8 @@ TEST_CASE("choices are replayed where the margin is below the bound, and nowhere
   }
   // Another choice is really made: it gives other results.
   replayed_choices wrong = choices_to_replay(expected, 2);
-  for (std::size_t i = 0; i < wrong.choices.experts.size(); ++i) wrong.choices.experts[i] = static_cast<num>(i % 2);
+  std::vector<num>& experts = wrong.choices.front().experts;
+  for (std::size_t i = 0; i < experts.size(); ++i) experts[i] = static_cast<num>(i % 2);
   const auto run =
       run_on_threads<double>(tiny(), "fsdp=2,tp=2,ep=4"_plan, rows, {0, std::chrono::seconds(60), wrong.choices});
   CHECK_FALSE(compare(run.result, expected, real_tokens(rows)).equal);

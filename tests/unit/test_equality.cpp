@@ -371,7 +371,7 @@ TEST_CASE("f32 is the f32 baseline, whose close choices of experts are replayed"
       INFO(std::string(fixture), " ", std::string(text));
       const plan_spec plan = plan_for(m, text);
       run_options options = with_gradients();
-      if (!replayed.choices.experts.empty()) options.replay = &replayed.choices;
+      options.replay = replayed.choices;
       const auto ours = run_plan<float>(weights, plan, plan.pp, shares_of(rows, plan), options);
       const differences d = compare_all(ours, theirs, rows, {2e-5, 1e-4});
       CHECK_MESSAGE(d.none(), d.text());
@@ -391,7 +391,7 @@ TEST_CASE("choices are replayed for the tokens and layers that they were made fo
     REQUIRE(all.tokens == all.total);
     const auto theirs = baseline_of<double>(weights, rows);
     run_options options = with_gradients();
-    options.replay = &all.choices;
+    options.replay = all.choices;
     for (const char* text : {"tp=1", "cp=2/ring/zigzag", "pp=2,tp=2/sp", "fsdp=2,ep=2", "tp=2,ep=2/all_reduce"}) {
       INFO(fixture, " ", std::string(text));
       const plan_spec plan = plan_for(weights.config().spec, text);
@@ -412,7 +412,7 @@ TEST_CASE("choices are replayed although the routers would make others") {
     forced.experts.push_back((i * 5 + i / 7 + 1 + i % 6) % 8);
   }
   run_options options = with_gradients();
-  options.replay = &forced;
+  options.replay = std::span(&forced, 1);
   const auto run_with = [&](const char* text, num micro_batches) {
     const plan_spec plan = plan_for(weights.config().spec, text);
     return run_plan<double>(weights, plan, micro_batches, shares_of(rows, plan), options);

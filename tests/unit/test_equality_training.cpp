@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer steps under a plan are those of one rank; states that one plan saved are continued by another.
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "equality_helpers.hpp"
 #include "runtime/reference/training.hpp"
@@ -90,7 +91,10 @@ constexpr const char* plans[] = {"tp=1",
                                  "pp=2/interleaved2,tp=2",
                                  "tp=4/sp,ep=2/all_gather,etp=2",
                                  "cp=4/ulysses2xring2,fsdp=1/zero1",
-                                 "pp=2,fsdp=2/zero2,cp=2/all_gather/zigzag,ep=4"};
+                                 "pp=2,fsdp=2/zero2,cp=2/all_gather/zigzag,ep=4",
+                                 "pp=4,tp=2",
+                                 "fsdp=4/zero3,ep=4",
+                                 "tp=2/sp,cp=2/ring/zigzag,etp=2"};
 
 }  // namespace
 
@@ -110,6 +114,78 @@ TEST_CASE("three optimizer steps under a plan are three steps of the baseline") 
     }
     CHECK(compared >= 5);
   }
+}
+
+TEST_CASE("two optimizer steps under the compositions that the project was asked for, and each on a pipeline") {
+  struct batch_format {
+    batch_rows rows;
+    const char* context;
+  };
+  num compared = 0;
+  for (const batch_format& b : {batch_format{make_rows(model_of("tiny"), 8, 13), "cp=2/ring/zigzag"},
+                                {make_packed(model_of("tiny"), 8, {4, 1, 8}), "cp=2/ulysses"}}) {
+    const trained theirs = train_baseline(weights_of("tiny"), b.rows, 2);
+    for (const char* rest :
+         {",ep=2", ",fsdp=2,ep=4", ",fsdp=2,ep=2", ",tp=2,ep=4", ",dp_replicate=2,ep=2", ",dp_replicate=2,fsdp=2,ep=2",
+          ",tp=2,ep=2/all_reduce", ",tp=2", ",fsdp=2", ",dp_replicate=2"})
+      for (const char* pipeline : {"", ",pp=2"}) {
+        const std::string text = std::string(b.context) + rest + pipeline;
+        INFO(text);
+        const differences d = compare_training(train("tiny", text.c_str(), b.rows, 2, steps_of(2)), theirs);
+        CHECK_MESSAGE(d.none(), d.text());
+        ++compared;
+      }
+  }
+  CHECK(compared == 40);
+}
+
+TEST_CASE("every step replays its own choices of experts") {
+  // Other ones in every step, row, place and layer; what the routers would say has no part in it.
+  const std::string fixture = "tiny";
+  const batch_rows rows = make_rows(model_of(fixture), 4, 7);
+  std::vector<expert_choices> forced(3, {4, 7, 2, {}});
+  for (num step = 0; step < 3; ++step)
+    for (num i = 0; i < 8 * 4 * 7; ++i) {
+      forced[static_cast<std::size_t>(step)].experts.push_back((i * 5 + i / 7 + step) % 8);
+      forced[static_cast<std::size_t>(step)].experts.push_back((i * 5 + i / 7 + step + 1 + i % 6) % 8);
+    }
+  const auto train_with = [&](const char* text, std::span<const expert_choices> replay) {
+    run_options options = steps_of(3);
+    options.replay = replay;
+    return train(fixture, text, rows, 2, options);
+  };
+  const auto one = train_with("tp=1", forced);
+  for (const char* text : {"cp=2/ring/zigzag", "pp=2,tp=2/sp", "fsdp=2/zero1,ep=2", "tp=2,ep=2/all_reduce"}) {
+    INFO(std::string(text));
+    const differences d = compare_training(train_with(text, forced), {one.parameters, one.step_losses});
+    CHECK_MESSAGE(d.none(), d.text());
+  }
+  // Without choices a step is the routers', and with those of another step it is another one: from there on.
+  for (const std::size_t step : {std::size_t{1}, std::size_t{2}})
+    for (const std::vector<num>& other : {std::vector<num>(), forced[0].experts}) {
+      std::vector<expert_choices> some = forced;
+      some[step].experts = other;
+      const std::vector<double> losses = train_with("fsdp=2,ep=2", some).step_losses;
+      for (std::size_t i = 0; i < 3; ++i) CHECK((std::abs(losses[i] - one.step_losses[i]) < 1e-10) == (i < step));
+    }
+}
+
+TEST_CASE("a state that is not finite is refused, and the one before stays the newest") {
+  const batch_rows rows = make_rows(model_of("tied"), 4, 7);
+  const tests::temporary_directory directory;
+  run_options options = steps_of(1);
+  options.save = directory.path;
+  train("tied", "fsdp=2,tp=2", rows, 1, options);
+  options.resume = directory.path;
+  options.optimizer.learning_rate = 1e308;  // parameters overflow
+  std::string why;
+  try {
+    train("tied", "pp=2,fsdp=2", rows, 2, options);
+  } catch (const plan_error& e) {
+    why = e.what();
+  }
+  CHECK(why.find("not saved: model.embed_tokens.weight") != std::string::npos);
+  CHECK(sharded_state::open(directory.path).step() == 1);
 }
 
 TEST_CASE("gradients and a first loss asked for beside steps are those of the weights as they were read") {
@@ -134,12 +210,14 @@ TEST_CASE("a state saved under one plan is continued under another") {
     if (broken_rules(model_of(fixture), plan_for(model_of(fixture), first), rows, 2) != "") continue;
     if (broken_rules(model_of(fixture), plan_for(model_of(fixture), second), rows, 2) != "") continue;
     const tests::temporary_directory directory;
-    run_options save = steps_of(1);
+    const num before = i % 2 == 0 ? 2 : 1;
+    run_options save = steps_of(before);
     save.save = directory.path;
     train(fixture, first, rows, 2, save);
-    run_options resume = steps_of(2);
+    run_options resume = steps_of(3 - before);
     resume.resume = directory.path;
-    const differences d = compare_training(train(fixture, second, rows, 2, resume), theirs, 1);
+    const differences d =
+        compare_training(train(fixture, second, rows, 2, resume), theirs, static_cast<std::size_t>(before));
     CHECK_MESSAGE(d.none(), d.text());
   }
 }
@@ -195,6 +273,29 @@ TEST_CASE("a state that was not finished does not count") {
   CHECK_MESSAGE(d.none(), d.text());
   CHECK(sharded_state::open(root).step() == 2);
   CHECK(fs::exists(state_directory(root, 2, 1)));
+}
+
+TEST_CASE("a state whose pieces leave out a value, or hold one twice, is refused") {
+  const tests::temporary_directory directory;
+  run_options save;
+  save.save = directory.path;
+  train("tied", "fsdp=2,tp=2", make_rows(model_of("tied"), 4, 7), 1, save);
+  const fs::path file = state_directory(directory.path, 0, 0) / "index.json";
+  const nlohmann::json index = nlohmann::json::parse(tests::read_text(file));
+  const std::string name = "model.layers.1.mlp.experts.down_proj";
+  const auto refusal = [&](auto&& change) {
+    nlohmann::json changed = index;
+    change(changed["tensors"][name]["pieces"]);
+    tests::write_text(file, changed.dump());
+    return tests::message_of([&] { sharded_state::open(directory.path); });
+  };
+  CHECK(refusal([](nlohmann::json&) {}) == "no error");
+  const std::string less = refusal([](nlohmann::json& pieces) { pieces.erase(1); });
+  CHECK(less.find(name + ": the pieces must be ") != std::string::npos);
+  CHECK(less.find(" values together, but are ") != std::string::npos);
+  // As many values as there should be; but local numbers of experts, which every rank would begin with 0.
+  const std::string twice = refusal([](nlohmann::json& pieces) { pieces[1]["region"][0] = pieces[0]["region"][0]; });
+  CHECK(twice.find("the pieces must be apart, but those of ranks ") != std::string::npos);
 }
 
 TEST_CASE("a resumed step needs the moments and their count") {

@@ -305,7 +305,6 @@ TEST_CASE("experts and vocabulary rows are owned in order, the last ranks fewer 
   CHECK(first_dim(parameter_kind::lm_head, 2) == set{8, 9, 10, 11});
   CHECK(first_dim(parameter_kind::lm_head, 3) == set{12});
   CHECK(expert_slots(p, m) == 2);
-  CHECK(vocab_slots(p, m) == 4);
 }
 
 TEST_CASE("copies of a key/value head are neighbours on tp") {

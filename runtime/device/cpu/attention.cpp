@@ -136,7 +136,8 @@ void online_attention<T>::attend(std::span<const T> keys, std::span<const T> val
         T& largest = largest_[static_cast<std::size_t>(state + i)];
         T& sum = sum_[static_cast<std::size_t>(state + i)];
         const T now = std::max(largest, x.maxCoeff());
-        if (now == -std::numeric_limits<T>::infinity()) {  // nothing seen yet: -inf - -inf would be NaN
+        // Nothing seen yet: -inf - -inf would be NaN. But a score that is NaN, which is no maximum, must not get lost.
+        if (now == -std::numeric_limits<T>::infinity() && !x.isNaN().any()) {
           x.setZero();
           continue;
         }
@@ -161,8 +162,9 @@ void online_attention<T>::finish(std::span<T> out, std::span<T> log_sum) const {
         const num at = (row * heads_ + head) * tokens_ + i;
         const T sum = sum_[static_cast<std::size_t>(at)];
         line_to(out.data() + ((i * rows_ + row) * heads_ + head) * head_dim_, head_dim_) =
-            line_of(weighted_.data() + at * head_dim_, head_dim_) * (sum > 0 ? 1 / sum : T{0});
-        log_sum[static_cast<std::size_t>(at)] = sum > 0 ? std::log(sum) + largest_[static_cast<std::size_t>(at)] : T{0};
+            line_of(weighted_.data() + at * head_dim_, head_dim_) * (sum != 0 ? 1 / sum : T{0});
+        log_sum[static_cast<std::size_t>(at)] =
+            sum != 0 ? std::log(sum) + largest_[static_cast<std::size_t>(at)] : T{0};
       }
 }
 
