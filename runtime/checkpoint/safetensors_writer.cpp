@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "runtime/checkpoint/atomic_file.hpp"
-#include "runtime/checkpoint/half.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
+#include "runtime/half.hpp"
 
 namespace shardplan::runtime {
 namespace {

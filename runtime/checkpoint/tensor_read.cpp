@@ -9,9 +9,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/checkpoint/half.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/error.hpp"
+#include "runtime/half.hpp"
 
 namespace shardplan::runtime {
 namespace {

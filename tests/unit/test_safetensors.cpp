@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "checkpoint_helpers.hpp"
-#include "runtime/checkpoint/half.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/checkpoint/safetensors_writer.hpp"
+#include "runtime/half.hpp"
 
 using namespace shardplan;
 using namespace shardplan::runtime;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The two 16-bit floating formats as bit patterns. Storing rounds to nearest, ties to even; loading is exact.
-#ifndef SHARDPLAN_RUNTIME_CHECKPOINT_HALF_HPP
-#define SHARDPLAN_RUNTIME_CHECKPOINT_HALF_HPP
+#ifndef SHARDPLAN_RUNTIME_HALF_HPP
+#define SHARDPLAN_RUNTIME_HALF_HPP
 
 #include <bit>
 #include <cstdint>
@@ -60,4 +60,4 @@ constexpr float round_to_odd(double value) {
 }
 
 }  // namespace shardplan::runtime
-#endif  // SHARDPLAN_RUNTIME_CHECKPOINT_HALF_HPP
+#endif  // SHARDPLAN_RUNTIME_HALF_HPP
