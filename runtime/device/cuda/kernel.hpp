@@ -21,10 +21,12 @@
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_KERNEL_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_KERNEL_HPP
 
-#include <cstring>  // memset
-#include <memory>   // make_unique
+#include <algorithm>  // copy
+#include <cstring>    // memset
+#include <memory>     // make_unique
 #include <shardplan/meta.hpp>
-#include <type_traits>  // is_trivially_copyable_v
+#include <span>
+#include <type_traits>  // is_trivially_copyable_v, integral_constant
 #include <vector>
 
 #ifdef __CUDACC__
@@ -39,6 +41,34 @@ namespace shardplan::runtime::cuda {
 struct place {
   num block, blocks;
   int thread;
+};
+
+/// What kernels read and write: `allocate` gives it holding anything. On the host.
+template <class T>
+class host_memory {
+ public:
+  host_memory() = default;
+  /// NaN in floating point, so that a test sees what was never written.
+  explicit host_memory(num size) : values_(static_cast<std::size_t>(size)) {
+    if (size > 0) std::memset(static_cast<void*>(values_.data()), 0xff, values_.size() * sizeof(T));
+  }
+  num size() const { return static_cast<num>(values_.size()); }
+  T* data() { return values_.data(); }
+  std::span<T> span() { return values_; }
+  std::span<const T> span() const { return values_; }
+
+ private:
+  std::vector<T> values_;
+};
+
+/// What an operation needs of the thing it runs on. `launch<Kernel>(blocks, arguments)` runs a kernel after all those
+/// launched before; `allocate<T>(size)` gives memory that lives as long as its owner and any kernel that reads it;
+/// `upload` and `download` copy from and to the host.
+template <class L>
+concept Launcher = requires(const L& on, std::span<const float> from, std::span<float> to) {
+  on.template allocate<float>(num{1}).span();
+  on.upload(from).span();
+  on.download(from, to);
 };
 
 /// Runs kernels on the host. `reversed`: the last thread of a block first, the last block first.
@@ -69,9 +99,43 @@ class host_launcher {
     }
   }
 
+  template <class T>
+  host_memory<T> allocate(num size) const {
+    return host_memory<T>(size);
+  }
+  template <class T>
+  host_memory<T> upload(std::span<const T> from) const {
+    host_memory<T> memory(static_cast<num>(from.size()));
+    std::copy(from.begin(), from.end(), memory.data());
+    return memory;
+  }
+  template <class T>
+  void download(std::span<const T> from, std::span<T> to) const {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+
  private:
   bool reversed_;
 };
+
+/// Base of kernels whose threads do not meet.
+struct one_step {
+  struct shared {};
+  struct state {};
+  template <class Arguments>
+  SHARDPLAN_HOST_DEVICE static num steps(const Arguments&, num) {
+    return 1;
+  }
+};
+
+/// Calls `f` with the number of threads, a constant, that suits rows of `width` values.
+template <class F>
+void with_threads_for(num width, F&& f) {
+  if (width <= 256)
+    f(std::integral_constant<int, 32>{});  // a warp: many rows at a time
+  else
+    f(std::integral_constant<int, 256>{});
+}
 
 }  // namespace shardplan::runtime::cuda
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_KERNEL_HPP

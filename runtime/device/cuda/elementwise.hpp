@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations on each element alone, as in runtime/device/ops.hpp, and copies. T is what activations are stored in.
+// Letters: n tokens, W width, I width of an expert.
+#ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_ELEMENTWISE_HPP
+#define SHARDPLAN_RUNTIME_DEVICE_CUDA_ELEMENTWISE_HPP
+
+#include "runtime/device/cuda/loops.hpp"
+
+namespace shardplan::runtime::cuda {
+
+template <class T>
+struct fill_body {
+  T* x;
+  T value;
+  SHARDPLAN_HOST_DEVICE void operator()(num i) const { x[i] = value; }
+};
+template <class To, class From>
+struct convert_body {
+  const From* from;
+  To* to;
+  SHARDPLAN_HOST_DEVICE void operator()(num i) const {
+    to[i] = narrow<To>(static_cast<accumulated<To>>(widen(from[i])));
+  }
+};
+template <class T>
+struct copy_body {
+  const T* from;
+  T* to;
+  SHARDPLAN_HOST_DEVICE void operator()(num i) const { to[i] = from[i]; }
+};
+template <class T, class U>
+struct add_body {
+  T* x;
+  const U* y;
+  SHARDPLAN_HOST_DEVICE void operator()(num i) const {
+    x[i] = narrow<T>(widen(x[i]) + static_cast<accumulated<T>>(widen(y[i])));
+  }
+};
+template <class T>
+struct add_bias_body {
+  T* x;
+  const T* bias;
+  num width;
+  SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
+    for (num i = c.begin; i < c.end; i += c.step) {
+      T& at = x[row * width + i];
+      at = narrow<T>(widen(at) + widen(bias[i]));
+    }
+  }
+};
+template <class T>
+struct stored_term {
+  const T* values;  // (rows, width)
+  num width;
+  SHARDPLAN_HOST_DEVICE accumulated<T> operator()(num row, num column) const {
+    return widen(values[row * width + column]);
+  }
+};
+
+/// Gates and ups lie `stride` apart from row to row: next to each other, or in memory of their own.
+template <class T>
+struct swiglu_body {
+  const T *gate, *up;
+  T* out;
+  num stride, width;
+  SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
+    for (num i = c.begin; i < c.end; i += c.step) {
+      const accumulated<T> g = widen(gate[row * stride + i]), u = widen(up[row * stride + i]);
+      out[row * width + i] = narrow<T>(g / (1 + std::exp(-g)) * u);
+    }
+  }
+};
+template <class T>
+struct swiglu_backward_body {
+  T *gate, *up;
+  const T* dy;
+  num stride, width;
+  SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
+    for (num i = c.begin; i < c.end; i += c.step) {
+      T &gate_here = gate[row * stride + i], &up_here = up[row * stride + i];
+      const accumulated<T> g = widen(gate_here), u = widen(up_here), d = widen(dy[row * width + i]);
+      const accumulated<T> sigmoid = 1 / (1 + std::exp(-g));
+      gate_here = narrow<T>(d * u * sigmoid * (1 + g * (1 - sigmoid)));
+      up_here = narrow<T>(d * g * sigmoid);
+    }
+  }
+};
+
+/// x = value, everywhere
+template <class T, Launcher L>
+void fill(L& on, std::span<T> x, std::type_identity_t<T> value) {
+  for_each_element(on, static_cast<num>(x.size()), fill_body<T>{x.data(), value});
+}
+
+/// to = from, rounded to what `to` is stored in
+template <class To, class From, Launcher L>
+void convert(L& on, std::span<const From> from, std::span<To> to) {
+  for_each_element(on, static_cast<num>(to.size()), convert_body<To, From>{from.data(), to.data()});
+}
+
+/// to = from; they do not overlap
+template <class T, Launcher L>
+void copy(L& on, std::span<const T> from, std::span<std::type_identity_t<T>> to) {
+  for_each_element(on, static_cast<num>(to.size()), copy_body<T>{from.data(), to.data()});
+}
+
+/// x += y
+template <class T, class U = T, Launcher L>
+void add(L& on, std::span<T> x, std::span<const std::type_identity_t<U>> y) {
+  for_each_element(on, static_cast<num>(x.size()), add_body<T, U>{x.data(), y.data()});
+}
+
+/// Adds `bias` (W) to each row of x (n, W).
+template <class T, Launcher L>
+void add_bias(L& on, std::span<T> x, std::span<const std::type_identity_t<T>> bias) {
+  const num width = static_cast<num>(bias.size());
+  if (width == 0) return;
+  for_each_row(on, static_cast<num>(x.size()) / width, width, add_bias_body<T>{x.data(), bias.data(), width});
+}
+
+/// `dbias` (W) grows by the sum of the rows of dy (n, W).
+template <class T, Launcher L>
+void add_bias_backward(L& on, std::span<const T> dy, std::span<accumulated<T>> dbias) {
+  const num width = static_cast<num>(dbias.size());
+  if (width == 0) return;
+  add_column_sums<accumulated<T>>(on, static_cast<num>(dy.size()) / width, stored_term<T>{dy.data(), width}, dbias);
+}
+
+/// out (n, I) = silu(gate) * up, with gate_up (n, 2I) holding gates first.
+template <class T, Launcher L>
+void swiglu(L& on, std::span<const T> gate_up, num width, std::span<std::type_identity_t<T>> out) {
+  if (width == 0) return;
+  for_each_row(on, static_cast<num>(out.size()) / width, width,
+               swiglu_body<T>{gate_up.data(), gate_up.data() + width, out.data(), 2 * width, width});
+}
+
+/// out (n, I) = silu(gate (n, I)) * up (n, I); `out` may be `gate`.
+template <class T, Launcher L>
+void swiglu(L& on, std::span<const T> gate, std::span<const std::type_identity_t<T>> up,
+            std::span<std::type_identity_t<T>> out) {
+  const num size = static_cast<num>(out.size());
+  for_each_row(on, size > 0 ? 1 : 0, size, swiglu_body<T>{gate.data(), up.data(), out.data(), size, size});
+}
+
+/// The gradients of gate and up, from dy (n, I), in place of their values: of gate_up (n, 2I), or of gate and up (n,
+/// I).
+template <class T, Launcher L>
+void swiglu_backward(L& on, std::span<T> gate_up, num width, std::span<const std::type_identity_t<T>> dy) {
+  if (width == 0) return;
+  for_each_row(on, static_cast<num>(dy.size()) / width, width,
+               swiglu_backward_body<T>{gate_up.data(), gate_up.data() + width, dy.data(), 2 * width, width});
+}
+template <class T, Launcher L>
+void swiglu_backward(L& on, std::span<T> gate, std::span<std::type_identity_t<T>> up,
+                     std::span<const std::type_identity_t<T>> dy) {
+  const num size = static_cast<num>(dy.size());
+  for_each_row(on, size > 0 ? 1 : 0, size, swiglu_backward_body<T>{gate.data(), up.data(), dy.data(), size, size});
+}
+
+}  // namespace shardplan::runtime::cuda
+#endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_ELEMENTWISE_HPP
