@@ -11,6 +11,15 @@
 #include "runtime/device/cuda/attention_places.hpp"
 #include "runtime/device/cuda/real.hpp"
 
+// Loops over what a thread holds are unrolled, so that it is held in registers.
+#ifdef __CUDA_ARCH__
+#define SHARDPLAN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define SHARDPLAN_UNROLL _Pragma("GCC unroll 16")
+#else
+#define SHARDPLAN_UNROLL
+#endif
+
 namespace shardplan::runtime::cuda {
 
 /// Four neighbours, moved by one instruction.
@@ -118,11 +127,16 @@ struct attention_tiles {
   SHARDPLAN_HOST_DEVICE static void multiply(const pair& p, scores& s, int thread) {
     for (int d = 0; d < depth; ++d) {
       quad<A> own[each];
+      SHARDPLAN_UNROLL
       for (int i = 0; i < each; ++i) own[i] = p.own[own_line(thread, i)][d];
+      SHARDPLAN_UNROLL
       for (int j = 0; j < each; ++j) {
         const quad<A> other = p.other[other_line(thread, j)][d];
-        for (int i = 0; i < each; ++i)
+        SHARDPLAN_UNROLL
+        for (int i = 0; i < each; ++i) {
+          SHARDPLAN_UNROLL
           for (int x = 0; x < 4; ++x) s[i][j] += own[i].x[x] * other.x[x];
+        }
       }
     }
   }
@@ -136,25 +150,37 @@ struct attention_tiles {
   SHARDPLAN_HOST_DEVICE static void add_lines(const memory& m, sums& sum, int piece, int thread) {
     for (int k = 0; k < lines / 4; ++k) {
       quad<A> weight[each];
+      SHARDPLAN_UNROLL
       for (int i = 0; i < each; ++i) weight[i] = m.weight[own_line(thread, i)][piece * (lines / 4) + k];
-      for (int y = 0; y < 4; ++y)
+      SHARDPLAN_UNROLL
+      for (int y = 0; y < 4; ++y) {
+        SHARDPLAN_UNROLL
         for (int c = 0; c < across; ++c) {
           const quad<A> line = m.line[4 * k + y][thread % lanes + lanes * c];
-          for (int i = 0; i < each; ++i)
+          SHARDPLAN_UNROLL
+          for (int i = 0; i < each; ++i) {
+            SHARDPLAN_UNROLL
             for (int x = 0; x < 4; ++x) sum[i][c].x[x] += weight[i].x[y] * line.x[x];
+          }
         }
+      }
     }
   }
 
   /// Calls f(line of the tile, d, value) for each value of this thread's sums.
   template <class F>
   SHARDPLAN_HOST_DEVICE static void for_each_sum(sums& sum, num head_dim, int thread, F&& f) {
-    for (int i = 0; i < each; ++i)
-      for (int c = 0; c < across; ++c)
+    SHARDPLAN_UNROLL
+    for (int i = 0; i < each; ++i) {
+      SHARDPLAN_UNROLL
+      for (int c = 0; c < across; ++c) {
+        SHARDPLAN_UNROLL
         for (int x = 0; x < 4; ++x) {
           const int d = (thread % lanes + lanes * c) * 4 + x;
           if (d < head_dim) f(own_line(thread, i), d, sum[i][c].x[x]);
         }
+      }
+    }
   }
 
   /// Calls f(i, j) for each of this thread's scores that no query may see. The tiles begin at tokens `own` and `other`.
@@ -178,4 +204,6 @@ struct attention_tiles {
 };
 
 }  // namespace shardplan::runtime::cuda
+
+#undef SHARDPLAN_UNROLL
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
