@@ -61,7 +61,8 @@ std::vector<num> ranges(num first, num count, num second, num second_count) {
 
 std::vector<problem> problems() {
   std::vector<problem> all;
-  const looks plain, documents{2, 45, 0}, long_documents{2, 130, 0}, mixed{3, 64, 5}, no_key{2, 0, 1}, one_row{1, 0, 0};
+  const looks plain, documents{2, 45, 0}, long_documents{2, 130, 0}, mixed{3, 64, 5}, padded{2, 0, 7}, no_key{2, 0, 1},
+      one_row{1, 0, 0};
   // Every width of a tile, filled and not.
   const auto zigzag = ranges(100, 37, 300, 70), far = ranges(0, 50, 370, 33), near = ranges(137, 80, 250, 50);
   for (const num head_dim : {8, 16, 40, 64, 128, 200})
@@ -82,6 +83,7 @@ std::vector<problem> problems() {
   all.push_back({"a window to the edge of a tile", 1, 1, 8, 65, one_row(range(128, 64)), {one_row(range(0, 192))}});
   all.push_back({"a window over the edge of a tile", 1, 1, 8, 66, one_row(range(128, 64)), {one_row(range(0, 192))}});
   all.push_back({"a long row of documents", 2, 1, 8, 0, long_documents(whole), {long_documents(whole)}});
+  all.push_back({"a long row with padding", 2, 1, 8, 0, padded(whole), {padded(whole)}});
   all.push_back({"offsets that fall",
                  2,
                  1,
