@@ -134,6 +134,20 @@ def check_runtime(files):
                     fault(path, f'"{included}": only runtime/cli, tests and examples name an engine')
             elif bracket == '"':
                 fault(path, f'"{included}": own headers are included by their path from the root')
+        check_device_code(path, text)
+
+
+def check_device_code(path, text):
+    """nvcc sees .cu files, and the headers that they can include: the kernels'."""
+    seen_by_nvcc = path.startswith("runtime/device/cuda/") and not path.endswith(".cpp")
+    for bracket, included in INCLUDE.findall(text):
+        if included.endswith(".cuh") and not path.endswith((".cu", ".cuh")):
+            fault(path, f'"{included}": only .cu files include a .cuh')
+        if seen_by_nvcc and (included.startswith("Eigen/") or included == "doctest/doctest.h"):
+            fault(path, f"<{included}>: nvcc warns inside it")
+        if path.endswith(".hpp") and seen_by_nvcc and included.startswith(("cuda", "cublas", "nccl")):
+            if path != "runtime/device/cuda/error.hpp":
+                fault(path, f"<{included}>: headers of the operations compile where there is no CUDA")
 
 
 def check_form(path, text):
@@ -143,7 +157,7 @@ def check_form(path, text):
     if code or suffix in {".py", ".sh", ".cmake"} or path.endswith("CMakeLists.txt") or path == ".ci/run":
         if not any("SPDX-License-Identifier: Apache-2.0" in line for line in lines[:2]):
             fault(path, "does not begin with its SPDX line")
-    if suffix == ".hpp":
+    if suffix in {".hpp", ".cuh"}:
         inner = path[len("include/shardplan/"):] if path.startswith("include/") else path
         guard = "SHARDPLAN_" + re.sub(r"\W", "_", inner).upper()
         if f"#ifndef {guard}\n#define {guard}\n" not in text:
@@ -182,9 +196,11 @@ def check_rules(files):
 
 BUILT = {
     "CMakeLists.txt": r"include/shardplan/.*\.hpp",
-    "runtime/CMakeLists.txt": r"runtime/.*\.cpp",
+    "runtime/CMakeLists.txt": r"runtime/(?!device/cuda/).*\.cpp",
+    "runtime/device/cuda/CMakeLists.txt": r"runtime/device/cuda/.*\.(cpp|cu)",
     "tests/CMakeLists.txt": r"tests/unit/test_.*\.cpp",
     "tests/bench/CMakeLists.txt": r"tests/bench/.*\.cpp",
+    "tests/device/CMakeLists.txt": r"tests/device/.*\.cpp",
     "examples/CMakeLists.txt": r"examples/.*\.cpp",
 }
 

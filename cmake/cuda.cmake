@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# SHARDPLAN_WITH_CUDA: AUTO builds the CUDA operations where nvcc, cuBLAS and NCCL are found, ON refuses to go on
+# without one of them, OFF does not look. Leaves the answer in SHARDPLAN_CUDA, and the language CUDA enabled.
+set(SHARDPLAN_WITH_CUDA AUTO CACHE STRING "Build the CUDA operations: AUTO, ON or OFF")
+set_property(CACHE SHARDPLAN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT SHARDPLAN_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "SHARDPLAN_WITH_CUDA is ${SHARDPLAN_WITH_CUDA}; it must be AUTO, ON or OFF")
+endif()
+
+set(SHARDPLAN_CUDA OFF)
+if(SHARDPLAN_WITH_CUDA STREQUAL "OFF")
+  message(STATUS "CUDA operations: off, as SHARDPLAN_WITH_CUDA says")
+  return()
+endif()
+
+find_program(SHARDPLAN_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATH_SUFFIXES bin)
+set(missing "")
+if(NOT SHARDPLAN_NVCC)
+  list(APPEND missing nvcc)
+else()
+  find_package(CUDAToolkit QUIET)
+  find_package(NCCL QUIET MODULE)
+  if(NOT TARGET CUDA::cublas)
+    list(APPEND missing cuBLAS)
+  endif()
+  if(NOT NCCL_FOUND)
+    list(APPEND missing NCCL)
+  endif()
+endif()
+if(missing)
+  list(JOIN missing ", " missing)
+  if(SHARDPLAN_WITH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SHARDPLAN_WITH_CUDA is ON, but not found: ${missing}")
+  endif()
+  message(STATUS "CUDA operations: off, not found: ${missing}")
+  return()
+endif()
+
+set(SHARDPLAN_CUDA ON)
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${SHARDPLAN_NVCC})
+endif()
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # A100, H100, and PTX for what comes after
+endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime for kernels, cuBLAS and NCCL
+enable_language(CUDA)
+message(STATUS "CUDA operations: on, CUDA ${CUDAToolkit_VERSION}, NCCL ${NCCL_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")
