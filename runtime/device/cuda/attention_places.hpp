@@ -123,6 +123,9 @@ class uploaded_places {
                                       {view_, extents_.data()});
   }
 
+  uploaded_places(uploaded_places&&) = default;  // no copies: the view is of this object's memory
+  uploaded_places& operator=(uploaded_places&&) = default;
+
   const places_view& view() const { return view_; }
 
  private:
