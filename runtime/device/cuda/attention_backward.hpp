@@ -136,9 +136,7 @@ struct query_gradient_kernel : gradient_scores<T, Width> {
     typename tiles::memory memory;
   };
 
-  SHARDPLAN_HOST_DEVICE static int steps_per_tile(num head_dim) {
-    return with::products(head_dim) + 2 * tiles::pieces;
-  }
+  SHARDPLAN_HOST_DEVICE static int steps_per_tile(num head_dim) { return with::products(head_dim) + 2 * tiles::pieces; }
   SHARDPLAN_HOST_DEVICE static num steps(const arguments& a, num block) {
     const owned_tile own(block, a.in.sizes.heads, a.in.visible.tiles);
     return static_cast<num>(a.in.visible.count(own.row, own.tile)) * steps_per_tile(a.in.sizes.head_dim);
@@ -157,7 +155,7 @@ struct query_gradient_kernel : gradient_scores<T, Width> {
     const int products = with::products(in.sizes.head_dim);
     if (now < products) {
       with::template multiply<false>(in, own.row, own.head, own.tile, tile, in.visible.masked(own.row, own.tile, i),
-                                       now, at.thread, my.scores, sh.memory);
+                                     now, at.thread, my.scores, sh.memory);
       if (now + 1 == products) tiles::put_weights(sh.memory, my.scores.ds, at.thread);
       return;
     }
@@ -218,9 +216,8 @@ struct key_gradient_kernel : gradient_scores<T, Width> {
 
     const int products = with::products(in.sizes.head_dim);
     if (now < products) {
-      with::template multiply<true>(in, own.row, head, own.tile, tile,
-                                      in.visible.masked(own.row, own.tile, i % count), now, at.thread, my.scores,
-                                      sh.memory);
+      with::template multiply<true>(in, own.row, head, own.tile, tile, in.visible.masked(own.row, own.tile, i % count),
+                                    now, at.thread, my.scores, sh.memory);
       if (now + 1 == products) tiles::put_weights(sh.memory, my.scores.p, at.thread);
       return;
     }
