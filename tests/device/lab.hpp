@@ -25,12 +25,19 @@ namespace shardplan::runtime::lab {
 using cuda::accumulated;
 using cuda::bf16;
 
+#ifdef SHARDPLAN_TEST_GPU
+/// One for all tests; it outlives main, because CUDA may be gone by the time that statics are destroyed.
+inline const cuda::gpu_launcher& gpu() {
+  static const auto& on = *new cuda::gpu_launcher;
+  return on;
+}
+#endif
+
 /// f(launcher) twice; its result, a tuple of vectors.
 template <class F>
 auto everywhere(F&& f) {
 #ifdef SHARDPLAN_TEST_GPU
-  static cuda::gpu_launcher gpu;
-  const auto first = f(gpu), second = f(gpu);
+  const auto first = f(gpu()), second = f(gpu());
 #else
   const cuda::host_launcher forward, backward(true);
   const auto first = f(forward), second = f(backward);
@@ -65,7 +72,8 @@ auto take(L& on, Memory& memory) {
 template <class T, class L>
 auto poisoned(L& on, num size) {
   std::vector<T> values(static_cast<std::size_t>(size));
-  if (size > 0) std::memset(static_cast<void*>(values.data()), 0xff, values.size() * sizeof(T));
+  if (size > 0)
+    std::memset(static_cast<void*>(values.data()), std::is_integral_v<T> ? 0x5a : 0xff, values.size() * sizeof(T));
   return give(on, values);
 }
 /// What an operation reads is passed as such.

@@ -22,14 +22,16 @@ constexpr pairs_case pair_cases[] = {{0, 2, 8, 0, 8},  {1, 1, 1, 0, 1},      {5,
                                      {6, 3, 8, 2, 4},  {900, 4, 16, 0, 16},  {700, 8, 300, 7, 270},
                                      {40, 2, 8, 6, 2}, {3, 2, 512, 100, 20}, {300, 8, 9, 4, 0}};
 
-/// Experts of each token, different ones; some have none at all, and padding has -1.
+/// Experts of each token; some have no token at all, and padding has -1.
 std::vector<num> chosen_experts(std::mt19937& random, const pairs_case& c) {
   std::vector<num> experts, all(static_cast<std::size_t>(c.experts));
   std::iota(all.begin(), all.end(), num{0});
   for (num i = 0; i < c.r; ++i) {
     std::shuffle(all.begin(), all.end(), random);
-    for (num k = 0; k < c.per_token; ++k)
-      experts.push_back(i % 5 == 3 ? -1 : all[static_cast<std::size_t>(k % c.experts)] / 2 * 2);  // even ones alone
+    for (num k = 0; k < c.per_token; ++k) {
+      const num e = all[static_cast<std::size_t>(k % c.experts)];
+      experts.push_back(i % 5 == 3 ? -1 : e % 4 == 2 ? e - 1 : e);  // every fourth has none
+    }
   }
   return experts;
 }

@@ -2,8 +2,10 @@
 // Operations on rows and elements against those of the CPU.
 #include "runtime/device/cuda/elementwise.hpp"
 #include "runtime/device/cuda/norm.hpp"
+#include "runtime/device/cuda/optimizer.hpp"
 #include "runtime/device/cuda/rotary.hpp"
 #include "runtime/device/ops.hpp"
+#include "runtime/sharded/optimizer.hpp"
 #include "tests/device/lab.hpp"
 
 using namespace shardplan;
@@ -62,17 +64,20 @@ TEST_CASE_TEMPLATE("sums, biases and copies", T, float, double, bf16) {
       const auto x = random_values<T>(random, n * width), y = random_values<T>(random, n * width),
                  bias = random_values<T>(random, width);
       const auto grown = random_values<accumulated<T>>(random, width);
-      const auto [sum, biased, dbias, copied, rounded, filled] = everywhere([&](auto& on) {
+      const auto [sum, biased, dbias, copied, rounded, filled, restored] = everywhere([&](auto& on) {
         auto gx = give(on, x), gy = give(on, y), gb = give(on, bias), gd = give(on, grown), gs = give(on, x);
         auto gc = poisoned<T>(on, n * width), gf = poisoned<T>(on, n * width);
         auto gr = poisoned<bf16>(on, n * width);
         cuda::add<T>(on, gs.span(), read(gy));
         cuda::copy<T>(on, read(gx), gc.span());
+        auto gb16 = poisoned<T>(on, n * width);
         cuda::convert<bf16, T>(on, read(gx), gr.span());
+        cuda::convert<T, bf16>(on, read(gr), gb16.span());
         cuda::add_bias<T>(on, gx.span(), read(gb));
         cuda::add_bias_backward<T>(on, read(gy), gd.span());
         cuda::fill<T>(on, gf.span(), cuda::narrow<T>(2));
-        return std::tuple(take(on, gs), take(on, gx), take(on, gd), take(on, gc), take(on, gr), take(on, gf));
+        return std::tuple(take(on, gs), take(on, gx), take(on, gd), take(on, gc), take(on, gr), take(on, gf),
+                          take(on, gb16));
       });
       const auto ex = exact(x), ey = exact(y), eb = exact(bias);
       buffer<double> es = ex, eadd = ex, ed = exact(grown);
@@ -84,6 +89,7 @@ TEST_CASE_TEMPLATE("sums, biases and copies", T, float, double, bf16) {
       CHECK(error_of(dbias, ed) <= limit<accumulated<T>>);
       CHECK(error_of(copied, ex) == 0);
       CHECK(error_of(rounded, ex) <= limit<bf16>);
+      CHECK(error_of(restored, exact(rounded)) == 0);
       CHECK(error_of(filled, buffer<double>(filled.size(), 2.0)) == 0);
     }
 }
@@ -173,4 +179,32 @@ TEST_CASE_TEMPLATE("rotary tables and rotations", T, float, double, bf16) {
         CHECK(error_of(there, ethere) <= limit<T>);
         CHECK(error_of(back, eback) <= limit<T>);
       }
+}
+
+TEST_CASE_TEMPLATE("steps of AdamW", A, float, double) {
+  std::mt19937 random(6);
+  for (num size : {0, 1, 1500}) {
+    const adamw_options options{
+        .learning_rate = 0.01, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.1};
+    const auto values = random_values<A>(random, size), gradient = random_values<A>(random, size);
+    adamw<double> expected(options);
+    buffer<double> evalues = exact(values);
+    const std::pair key{num{0}, parameter_kind::embed_tokens};
+    for (int step = 0; step < 3; ++step) {
+      expected.next();
+      expected.update(key, evalues, exact(gradient));
+    }
+    const auto [gvalues, first, second] = everywhere([&](auto& on) {
+      auto v = give(on, values), g = give(on, gradient);
+      auto m = give(on, std::vector<A>(values.size(), A{0})), s = give(on, std::vector<A>(values.size(), A{0}));
+      for (int step = 1; step <= 3; ++step)
+        cuda::adamw_update<A>(
+            on, {A(0.01), A(0.8), A(0.9), A(1e-3), A(0.1), A(1 - std::pow(0.8, step)), A(1 - std::pow(0.9, step))},
+            read(g), v.span(), m.span(), s.span());
+      return std::tuple(take(on, v), take(on, m), take(on, s));
+    });
+    CHECK(error_of(gvalues, evalues) <= limit<A>);
+    CHECK(error_of(first, expected.state().at(key).first) <= limit<A>);
+    CHECK(error_of(second, expected.state().at(key).second) <= limit<A>);
+  }
 }

@@ -42,9 +42,9 @@ struct look_up_backward_kernel {
   struct state {
     bool owns;
   };
-  // Two steps to find out who owns the row, then three for each piece of as many tokens as there are threads.
+  // One step to look for an earlier token, then three for each piece of as many tokens as there are threads.
   SHARDPLAN_HOST_DEVICE static num steps(const arguments& a, num block) {
-    return 2 + 3 * ((a.tokens + threads - 1) / threads - block / threads);
+    return 1 + 3 * ((a.tokens + threads - 1) / threads - block / threads);
   }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state& mine, shared& shared) {
     const num id = a.ids[at.block];
@@ -58,14 +58,13 @@ struct look_up_backward_kernel {
     if (s == 1) {
       mine.owns = true;
       for (int t = 0; t < threads; ++t) mine.owns = mine.owns && !shared.earlier[t];
-      return;
     }
     if (!mine.owns) return;
-    const num first = (at.block / threads + (s - 2) / 3) * threads;
-    if ((s - 2) % 3 == 0) {
+    const num first = (at.block / threads + (s - 1) / 3) * threads;
+    if ((s - 1) % 3 == 0) {
       const num token = first + at.thread;
       shared.same[at.thread] = token >= at.block && token < a.tokens && a.ids[token] == id;
-    } else if ((s - 2) % 3 == 1) {
+    } else if ((s - 1) % 3 == 1) {
       if (at.thread >= groups) return;
       bool any = false;
       for (int i = 0; i < group; ++i) any = any || shared.same[at.thread * group + i];

@@ -48,9 +48,10 @@ template <class T>
 class host_memory {
  public:
   host_memory() = default;
-  /// NaN in floating point, so that a test sees what was never written.
+  /// NaN in floating point and no sensible index, so that a test sees what was never written.
   explicit host_memory(num size) : values_(static_cast<std::size_t>(size)) {
-    if (size > 0) std::memset(static_cast<void*>(values_.data()), 0xff, values_.size() * sizeof(T));
+    if (size > 0)
+      std::memset(static_cast<void*>(values_.data()), std::is_integral_v<T> ? 0x5a : 0xff, values_.size() * sizeof(T));
   }
   num size() const { return static_cast<num>(values_.size()); }
   T* data() { return values_.data(); }

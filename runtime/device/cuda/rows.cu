@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of norm.hpp, rotary.hpp and elementwise.hpp, and of what products are made of beside cuBLAS.
+// The kernels of norm.hpp, rotary.hpp, elementwise.hpp and optimizer.hpp, and of what products are made of beside
+// cuBLAS.
 #include "runtime/device/cuda/elementwise.hpp"
 #include "runtime/device/cuda/launcher.cuh"
 #include "runtime/device/cuda/norm.hpp"
+#include "runtime/device/cuda/optimizer.hpp"
 #include "runtime/device/cuda/products.hpp"
 #include "runtime/device/cuda/rotary.hpp"
 
@@ -29,6 +31,7 @@ OF_STORED(double);
 OF_STORED(bf16);
 
 #define OF_ACCUMULATED(A)                   \
+  SHARDPLAN_GPU_ELEMENTS(adamw_body<A>);    \
   SHARDPLAN_GPU_ROWS(rotary_table_body<A>); \
   SHARDPLAN_GPU_SUMS(A, partial_sums<A>)
 OF_ACCUMULATED(float);
