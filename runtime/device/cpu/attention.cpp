@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "runtime/device/gemm.hpp"
+#include "runtime/device/visibility.hpp"
 
 namespace shardplan::runtime {
 namespace {
@@ -16,31 +17,15 @@ namespace {
 // faster.
 constexpr num query_block = 128, key_block = 128, most_keys = 4 * key_block;
 
-/// The extremes of a block's places: enough to tell most blocks that nobody may see, or that everybody may.
-struct extent {
-  num first = std::numeric_limits<num>::max(), last = std::numeric_limits<num>::min();
-  num first_document = first, last_document = last;
-  bool every_key = true, any_key = false;
+token_place place_of(const token_places& p, num token) {
+  const auto at = static_cast<std::size_t>(token);
+  return {p.offset[at], p.document[at], p.key[at] != 0};
+}
 
-  extent(const token_places& p, num begin, num end) {
-    for (num i = begin; i < end; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      first = std::min(first, p.offset[at]), last = std::max(last, p.offset[at]);
-      first_document = std::min(first_document, p.document[at]);
-      last_document = std::max(last_document, p.document[at]);
-      every_key = every_key && p.key[at], any_key = any_key || p.key[at];
-    }
-  }
-};
-
-enum class visibility : unsigned char { none, some, all };
-
-visibility seen(const extent& q, const extent& k, num window) {
-  const bool overlap = q.first_document <= k.last_document && k.first_document <= q.last_document;
-  if (!k.any_key || !overlap || k.first > q.last || (window > 0 && q.first - k.last >= window)) return visibility::none;
-  const bool one_document = q.first_document == q.last_document && k.first_document == k.last_document;
-  const bool inside = window == 0 || q.last - k.first < window;
-  return k.every_key && one_document && k.last <= q.first && inside ? visibility::all : visibility::some;
+extent extent_of(const token_places& p, num begin, num end) {
+  extent e = extent::of(place_of(p, begin));
+  for (num i = begin + 1; i < end; ++i) e.add(extent::of(place_of(p, i)));
+  return e;
 }
 
 /// One block of queries against one of keys, in one row: sizes, and who sees whom where not everybody does.
@@ -60,10 +45,10 @@ void for_each_visible_block(std::span<const token_places> queries, std::span<con
     const num tokens = static_cast<num>(qp.offset.size()), key_tokens = static_cast<num>(kp.offset.size());
     std::vector<extent> key_extents;
     for (num k0 = 0; k0 < key_tokens; k0 += key_block)
-      key_extents.emplace_back(kp, k0, std::min(k0 + key_block, key_tokens));
+      key_extents.push_back(extent_of(kp, k0, std::min(k0 + key_block, key_tokens)));
     for (num q0 = 0; q0 < tokens; q0 += query_block) {
       const num nq = std::min(query_block, tokens - q0);
-      const extent q_extent(qp, q0, q0 + nq);
+      const extent q_extent = extent_of(qp, q0, q0 + nq);
       const auto visible = [&](num k0) {
         return seen(q_extent, key_extents[static_cast<std::size_t>(k0 / key_block)], window);
       };
@@ -76,12 +61,8 @@ void for_each_visible_block(std::span<const token_places> queries, std::span<con
             nk = std::min(nk + key_block, key_tokens - k0);
         if (here == visibility::some)
           for (num i = 0; i < nq; ++i)
-            for (num j = 0; j < nk; ++j) {
-              const auto q = static_cast<std::size_t>(q0 + i), k = static_cast<std::size_t>(k0 + j);
-              const num behind = qp.offset[q] - kp.offset[k];
-              mask[static_cast<std::size_t>(i * nk + j)] =
-                  kp.key[k] && qp.document[q] == kp.document[k] && behind >= 0 && (window == 0 || behind < window);
-            }
+            for (num j = 0; j < nk; ++j)
+              mask[static_cast<std::size_t>(i * nk + j)] = sees(place_of(qp, q0 + i), place_of(kp, k0 + j), window);
         f(block{static_cast<num>(row), q0, nq, k0, nk, here == visibility::some, mask});
       }
     }
