@@ -106,7 +106,7 @@ struct largest_sent {
           run_sharded<double, planned_methods>(
               comm, weights, plan, plan.pp,
               [&](num rank) { return select_rows(rows, data_index(plan, rank) * each, each); },
-              {.gradients = true, .replay = &forced});
+              {.gradients = true, .replay = std::span(&forced, 1)});
         });
     bytes.resize(recorded.size()), wire.resize(recorded.size());
     for (std::size_t rank = 0; rank < recorded.size(); ++rank) {
