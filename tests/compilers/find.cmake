@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The compilers that the library is held against, beside the one that builds the tests: their names in
 # SHARDPLAN_COMPILERS, those that are not here in SHARDPLAN_COMPILERS_ABSENT. For each name, SHARDPLAN_<name> is the
-# program, SHARDPLAN_<name>_CXX26 whether it knows -std=c++26, and SHARDPLAN_<name>_TELLS whether, in C++20, it takes an
-# object as the message of static_assert. SHARDPLAN_NVCC is nvcc, or false.
+# program, SHARDPLAN_<name>_CXX26 whether it knows -std=c++26, and SHARDPLAN_<name>_TELLS where it prints text that is no
+# literal in C++20: see cmake/expect_error.cmake. SHARDPLAN_NVCC is nvcc, or false.
 string(REGEX MATCH "^[0-9]+" major ${CMAKE_CXX_COMPILER_VERSION})
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   set(name g++-${major})
@@ -34,7 +34,9 @@ foreach(name IN LISTS SHARDPLAN_COMPILERS)
   endif()
   set(SHARDPLAN_${name}_TELLS OFF)
   if(macros_20 MATCHES "__cpp_static_assert ([0-9]+)" AND CMAKE_MATCH_1 GREATER_EQUAL 202306)
-    set(SHARDPLAN_${name}_TELLS ON)
+    set(SHARDPLAN_${name}_TELLS MESSAGE)
+  elseif(name MATCHES "^g")
+    set(SHARDPLAN_${name}_TELLS ARGUMENT)
   endif()
 endforeach()
 find_program(SHARDPLAN_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATH_SUFFIXES bin)
