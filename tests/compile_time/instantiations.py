@@ -52,7 +52,7 @@ def main(arguments):
         for (event, name), count in found[n].most_common(12):
             print(f"{count:6} {event} {name}")
     if above:
-        return "more templates are instantiated: find out why, or raise the baseline (--write) and say why"
+        return "more templates are instantiated: find out why, or accept them (target instantiation_counts) and say why"
     return 0
 
 
