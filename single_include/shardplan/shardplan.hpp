@@ -3197,6 +3197,7 @@ SHARDPLAN_OPERAND(document_tokens, real_length(q.batch));
 SHARDPLAN_OPERAND(longest_document, ::shardplan::longest_document(q.batch));
 SHARDPLAN_OPERAND(shortest_document, ::shardplan::shortest_document(q.batch));
 SHARDPLAN_OPERAND(rows, q.batch.rows);
+SHARDPLAN_OPERAND(given_micro_batches, q.batch.micro_batches);
 SHARDPLAN_OPERAND(num_micro_batches, ::shardplan::micro_batches(q.plan, q.batch));
 SHARDPLAN_OPERAND(world, q.world);
 SHARDPLAN_OPERAND(plan_world, world_size(q.plan));
@@ -3404,7 +3405,7 @@ struct batch_sizes_are_in_range {
   SHARDPLAN_SENTENCE("length, rows and micro-batches must not be negative, and at most 2147483647");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "0 says that a size is not known; a negative one says nothing";
-  using operands = list<fact::length_operand, fact::rows_operand, fact::num_micro_batches_operand>;
+  using operands = list<fact::length_operand, fact::rows_operand, fact::given_micro_batches_operand>;
   static constexpr bool holds(num length, num rows, num micro_batches) {
     for (num size : {length, rows, micro_batches})
       if (size < 0 || size > max_degree) return false;

@@ -156,11 +156,11 @@ class Workshop:
 
     def __init__(self, compiler, folder, prepared):
         self.compiler, self.folder, self.prepared = compiler, folder, prepared
-        shutil.copytree(ROOT / "include", folder / "include")
+        shutil.copytree(prepared / "include", folder / "include")
 
     def write(self, path, changes):
         """A header with [begin, end) replaced for each (begin, end, new)."""
-        text = (ROOT / "include" / path).read_text(encoding="utf-8")
+        text = (self.prepared / "include" / path).read_text(encoding="utf-8")
         for begin, end, new in sorted(changes, reverse=True):
             text = text[:begin] + new + text[end:]
         (self.folder / "include" / path).write_text(text, encoding="utf-8")
@@ -199,7 +199,7 @@ class Workshop:
             bodies.setdefault((mutant.path, mutant.begin, mutant.end), []).append((number, mutant.new))
         changes = {}
         for (path, begin, end), news in bodies.items():
-            text = (ROOT / "include" / path).read_text(encoding="utf-8")
+            text = (self.prepared / "include" / path).read_text(encoding="utf-8")
             cases = "".join(f"case {number}: {{{new}\n}}\n" for number, new in news)
             new = f"if (!__builtin_is_constant_evaluated()) switch (mutant_at_work) {{\n{cases}}}\n{text[begin:end]}"
             changes.setdefault(path, []).append((begin, end, new))
@@ -217,7 +217,7 @@ def source_of(test):
 
 def succeeds(command, **environment):
     try:
-        return subprocess.run([str(word) for word in command], capture_output=True, timeout=120,
+        return subprocess.run([str(word) for word in command], capture_output=True, timeout=600,
                               env={**os.environ, **environment}).returncode == 0
     except subprocess.TimeoutExpired:
         return False
@@ -229,6 +229,7 @@ def passes(program, number=0):
 
 def prepare(compiler, folder):
     """What no mutant changes: the main program, the switch, and the headers from outside, read once."""
+    shutil.copytree(ROOT / "include", folder / "include")
     outside = set()
     for test in TESTS:
         outside |= set(re.findall(r"#include <(?!shardplan/)[^>]*>", source_of(test)))

@@ -106,7 +106,7 @@ bool tensor_groups_hold_all_experts(const plan_spec& p) {
 
 num micro(const question& q) { return q.batch.micro_batches == 0 ? q.plan.pp : q.batch.micro_batches; }
 bool has_batch(const question& q) {
-  for (num n : {q.batch.length, q.batch.rows, micro(q)})
+  for (num n : {q.batch.length, q.batch.rows, q.batch.micro_batches})
     if (n < 0 || n > most) return false;
   return true;
 }

@@ -75,6 +75,53 @@ TEST_CASE("layers that no set holds are not asked about further") {
         }) == "num_layers_fits_the_layer_set|");
 }
 
+TEST_CASE("a degree that is refused is not divided by, and not echoed") {
+  const auto with = [](std::string_view plan, auto change) { return said(about(plan, change)); };
+  CHECK(with("fsdp=8", [](question& q) { q.plan.tp = 0, q.gpus_per_node = 4; }) == "every_degree_is_in_range|");
+  CHECK(with("cp=4/ulysses2xring2", [](question& q) { q.plan.cp = 0; }) == "every_degree_is_in_range|");
+  CHECK(with("tp=1", [](question& q) {
+          q.plan.cp = 0;
+          q.plan.layout = layout_kind::full;
+        }) == "every_degree_is_in_range|");
+  CHECK(with("pp=2/interleaved2", [](question& q) { q.plan.pp = 0; }) == "every_degree_is_in_range|");
+  CHECK(with("pp=2", [](question& q) { q.plan.pp = max_degree + 1; }) == "every_degree_is_in_range|");
+  CHECK(with("pp=2", [](question& q) { q.plan.pp = -1; }) == "every_degree_is_in_range|");
+  CHECK(with("fsdp=2", [](question& q) { q.plan.fsdp = 0, q.batch.rows = 3; }) == "every_degree_is_in_range|");
+  CHECK(with("fsdp=2,ep=4", [](question& q) { q.gpus_per_node = 1; }) ==
+        "expert_degrees_divide_the_ranks_below_replicas|");
+}
+
+TEST_CASE("stages that are refused are not asked about further") {
+  const auto layers = [](std::string_view plan, num n) {
+    return said(about(plan, [n](question& q) { q.model.num_hidden_layers = n, q.batch.micro_batches = 512; }));
+  };
+  CHECK(said(about("pp=64", [](question& q) { q.plan.virtual_stages = 4, q.batch.micro_batches = 64; })) ==
+        "virtual_stages_belong_to_interleaved|");
+  CHECK(layers("pp=129", 8) == "num_stages_fits_the_stage_list|");
+  CHECK(layers("pp=2", -1) == "every_model_size_is_in_range|");
+  CHECK(layers("pp=129/layers:4+4", 8) == "num_stages_fits_the_stage_list|");
+  CHECK(layers("pp=129/layers:4+5", 8) == "num_stages_fits_the_stage_list|");
+  CHECK(layers("pp=2/layers:4+4", -1) == "every_model_size_is_in_range|");
+  CHECK(layers("pp=3/layers:4+0+5", 8) == "listed_stages_add_up_to_the_layers|");
+  CHECK(layers("pp=4/layers:4+0+4", 8) == "one_listed_stage_per_stage|");
+}
+
+TEST_CASE("sizes of a batch that are refused are not asked about further") {
+  const auto batch = [](std::string_view plan, batch_spec b) {
+    return said(about(plan, [&](question& q) { q.batch = b; }));
+  };
+  CHECK(batch("pp=2/interleaved2", {0, 0, -1, {}}) == "batch_sizes_are_in_range|");
+  CHECK(batch("pp=2", {0, 0, -1, {}}) == "batch_sizes_are_in_range|");
+  CHECK(batch("fsdp=2", {0, -1, 0, {}}) == "batch_sizes_are_in_range|");
+  CHECK(batch("tp=1", {0, -1, 0, {{0, 7}, 2}}) == "batch_sizes_are_in_range|");
+  CHECK(batch("tp=1", {257, -1, 0, {}}) == "batch_sizes_are_in_range|");
+}
+
+TEST_CASE("one piece of advice about zigzag is enough") {
+  CHECK(said(about("cp=2/ulysses/zigzag", [](question& q) { q.model.sliding_window = 4; })) ==
+        "|zigzag_balances_a_ring");
+}
+
 TEST_CASE("advice about nodes") {
   const auto node = [](std::string_view plan, num gpus, num experts) {
     return said(about(plan, [&](question& q) {
