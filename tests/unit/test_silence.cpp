@@ -85,6 +85,8 @@ TEST_CASE("a degree that is refused is not divided by, and not echoed") {
         }) == "every_degree_is_in_range|");
   CHECK(with("pp=2/interleaved2", [](question& q) { q.plan.pp = 0; }) == "every_degree_is_in_range|");
   CHECK(with("pp=2", [](question& q) { q.plan.pp = max_degree + 1; }) == "every_degree_is_in_range|");
+  CHECK(with("pp=2", [](question& q) { q.plan.pp = max_degree + 1, q.batch.micro_batches = 5; }) ==
+        "every_degree_is_in_range|");
   CHECK(with("pp=2", [](question& q) { q.plan.pp = -1; }) == "every_degree_is_in_range|");
   CHECK(with("fsdp=2", [](question& q) { q.plan.fsdp = 0, q.batch.rows = 3; }) == "every_degree_is_in_range|");
   CHECK(with("fsdp=2,ep=4", [](question& q) { q.gpus_per_node = 1; }) ==
