@@ -78,6 +78,8 @@ TEST_CASE("layers that no set holds are not asked about further") {
 TEST_CASE("a degree that is refused is not divided by, and not echoed") {
   const auto with = [](std::string_view plan, auto change) { return said(about(plan, change)); };
   CHECK(with("fsdp=8", [](question& q) { q.plan.tp = 0, q.gpus_per_node = 4; }) == "every_degree_is_in_range|");
+  CHECK(with("fsdp=8", [](question& q) { q.plan.tp = max_degree + 1, q.gpus_per_node = 4; }) ==
+        "every_degree_is_in_range|");
   CHECK(with("cp=4/ulysses2xring2", [](question& q) { q.plan.cp = 0; }) == "every_degree_is_in_range|");
   CHECK(with("tp=1", [](question& q) {
           q.plan.cp = 0;
@@ -140,6 +142,12 @@ TEST_CASE("advice about nodes") {
   CHECK(node("fsdp=2,ep=2,expert_pad", 1, 1) == "|expert_groups_stay_in_a_node");
   CHECK(node("fsdp=2,tp=2,ep=2,etp=2", 2, 8) == "|expert_groups_stay_in_a_node");  // 2 * 2
   CHECK(node("fsdp=4,tp=2,ep=2,etp=2", 4, 8) == "|");
+}
+
+TEST_CASE("advice about stages and micro-batches") {
+  CHECK(said(about("pp=3/layers:4+1+3", [](question&) {})) == "|");  // one layer is work
+  CHECK(said(about("pp=4/interleaved2", [](question& q) { q.batch.micro_batches = 3; })) ==
+        "micro_batches_fill_the_rounds|");  // said once
 }
 
 TEST_CASE("one layer of experts is enough for their degrees to matter") {
