@@ -69,6 +69,11 @@ TEST_CASE("layers that no set holds are not asked about further") {
     }));
   };
   CHECK(layers("fsdp=2,ep=2", [](question& q) { q.model.num_experts = 0; }) == "num_layers_fits_the_layer_set|");
+  CHECK(layers("tp=1", [](question& q) { q.model.num_experts_per_tok = 9; }) == "num_layers_fits_the_layer_set|");
+  CHECK(layers("tp=2,etp=2", [](question& q) { q.model.moe_intermediate_size = 15; }) ==
+        "num_layers_fits_the_layer_set|");
+  CHECK(layers("fsdp=4,ep=4", [](question& q) { q.model.num_experts = 6; }) == "num_layers_fits_the_layer_set|");
+  CHECK(layers("tp=2,fsdp=2,ep=4/all_reduce", [](question&) {}) == "num_layers_fits_the_layer_set|");
   CHECK(layers("tp=2", [](question& q) {
           q.model.num_experts = 0;
           q.model.intermediate_size = 33;
@@ -91,6 +96,9 @@ TEST_CASE("a degree that is refused is not divided by, and not echoed") {
         "every_degree_is_in_range|");
   CHECK(with("pp=2", [](question& q) { q.plan.pp = -1; }) == "every_degree_is_in_range|");
   CHECK(with("fsdp=2", [](question& q) { q.plan.fsdp = 0, q.batch.rows = 3; }) == "every_degree_is_in_range|");
+  CHECK(with("tp=1", [](question& q) { q.plan.etp = 0; }) == "every_degree_is_in_range|");
+  CHECK(with("tp=1", [](question& q) { q.plan.ep = 0; }) == "every_degree_is_in_range|");
+  CHECK(with("tp=2,ep=2/all_reduce", [](question& q) { q.plan.etp = 0; }) == "every_degree_is_in_range|");
   CHECK(with("fsdp=2,ep=4", [](question& q) { q.gpus_per_node = 1; }) ==
         "expert_degrees_divide_the_ranks_below_replicas|");
 }
