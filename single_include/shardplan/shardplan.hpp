@@ -2822,11 +2822,13 @@ enum class plan_problem : unsigned char {
   too_many_overrides,       ///< more module overrides than a plan can hold
 };
 
+using plan_message = fixed_text<640>;
+
 struct parsed_plan {
   plan_spec plan{};  ///< meaningful when there is no problem
   plan_problem problem = plan_problem::none;
-  std::size_t position = 0;   ///< of the offending character, from 0; the size of the text when it ends too early
-  fixed_text<640> message{};  ///< one sentence that names the axis and the value; of modules, everything wrong
+  std::size_t position = 0;  ///< of the offending character, from 0; the size of the text when it ends too early
+  plan_message message{};    ///< one sentence that names the axis and the value; of modules, everything wrong
 
   constexpr bool ok() const { return problem == plan_problem::none; }
 };
@@ -4059,8 +4061,9 @@ constexpr plan_text print_plan(const plan_spec& p) {
 // ---- literal
 
 namespace error {
-/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
-template <plan_problem Problem, std::size_t Position, char Character>
+/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three, and g++ the
+/// sentence too. Others would print its characters as numbers.
+template <plan_problem Problem, std::size_t Position, char Character, plan_message... Sentence>
 struct plan_text_is_wrong_at_character {
   static_assert(Problem == plan_problem::none, "shardplan: the text of a plan must be readable at this character");
   static constexpr bool told = true;
@@ -4084,7 +4087,11 @@ constexpr plan_spec operator""_plan() {
 #endif
 #endif
   constexpr char at = parsed.position < Text.view().size() ? Text.view()[parsed.position] : '\0';
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+  static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at, parsed.message>::told);
+#else
   static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at>::told);
+#endif
   return parsed.plan;
 }
 }  // namespace literals
@@ -4329,6 +4336,7 @@ SHARDPLAN_OPERAND(document_tokens, real_length(q.batch));
 SHARDPLAN_OPERAND(longest_document, ::shardplan::longest_document(q.batch));
 SHARDPLAN_OPERAND(shortest_document, ::shardplan::shortest_document(q.batch));
 SHARDPLAN_OPERAND(rows, q.batch.rows);
+SHARDPLAN_OPERAND(given_micro_batches, q.batch.micro_batches);
 SHARDPLAN_OPERAND(num_micro_batches, ::shardplan::micro_batches(q.plan, q.batch));
 SHARDPLAN_OPERAND(world, q.world);
 SHARDPLAN_OPERAND(plan_world, world_size(q.plan));
@@ -4536,7 +4544,7 @@ struct batch_sizes_are_in_range {
   SHARDPLAN_SENTENCE("length, rows and micro-batches must not be negative, and at most 2147483647");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "0 says that a size is not known; a negative one says nothing";
-  using operands = list<fact::length_operand, fact::rows_operand, fact::num_micro_batches_operand>;
+  using operands = list<fact::length_operand, fact::rows_operand, fact::given_micro_batches_operand>;
   static constexpr bool holds(num length, num rows, num micro_batches) {
     for (num size : {length, rows, micro_batches})
       if (size < 0 || size > max_degree) return false;
