@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cli/process_engine.hpp"
 
-#include <algorithm>
+#include "runtime/engine/request.hpp"
 
 namespace shardplan::cli {
 namespace {

@@ -128,6 +128,7 @@ void disagree(C& c, int how) {
   const auto g = world_group(c);
   const num n = c.world_size();
   const bool last = c.rank() == n - 1;
+  c.label(phase::backward, 2);
   std::vector<double> x(at(n * 300)), y(at(n * 300));
   std::vector<num> counts(at(n), 2), uneven = counts;
   uneven[0] = 3;
