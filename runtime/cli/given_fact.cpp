@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/engine/request.hpp"
 
@@ -65,14 +67,16 @@ std::string digest_of_file(const std::filesystem::path& file) {
 }
 
 std::vector<given_fact> facts_of_checkpoint(const std::filesystem::path& directory) {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(directory))
-    if (entry.path().string().ends_with(".safetensors") || entry.path().string().ends_with(".safetensors.index.json"))
-      files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
+  std::set<std::string> files{"model.safetensors"};
+  if (!std::filesystem::exists(directory / "model.safetensors")) {
+    files = {"model.safetensors.index.json"};
+    std::ifstream index(directory / "model.safetensors.index.json");
+    const nlohmann::json map = nlohmann::json::parse(index)["weight_map"];
+    for (const nlohmann::json& file : map) files.insert(file);
+  }
   std::string weights;
-  for (const auto& file : files)
-    weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", file.filename().string(), digest_of_file(file));
+  for (const std::string& file : files)
+    weights += fmt::format("{}{} {}", weights.empty() ? "" : ", ", file, digest_of_file(directory / file));
   return {{"config.json", digest_of_file(directory / "config.json")}, {"the weights", weights}};
 }
 

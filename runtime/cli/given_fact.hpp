@@ -19,7 +19,7 @@ std::string describe_differences(const std::vector<std::vector<given_fact>>& all
 
 /// 32 hexadecimal digits that differ, but for chance, when a byte of the file does; "absent" when it cannot be read.
 std::string digest_of_file(const std::filesystem::path& file);
-/// What a checkpoint's configuration and weights are.
+/// What the configuration and the weights of an opened checkpoint are.
 std::vector<given_fact> facts_of_checkpoint(const std::filesystem::path& directory);
 
 }  // namespace shardplan::runtime

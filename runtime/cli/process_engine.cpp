@@ -18,16 +18,15 @@ outcome answer_of(const verdict& v) {
   return out;
 }
 
-/// "; rank 1 waits for rank 3 in ...", of all that wait; "; rank 3 does not answer".
-std::string describe_ends(const std::vector<std::optional<verdict>>& all, num rank) {
+/// "; rank 1 waits for rank 3 in ...", of all that wait; "; rank 3 does not answer". Alone: what this rank waits for.
+std::string describe_ends(const std::vector<std::optional<verdict>>& all, num rank, bool alone) {
   std::string out;
   std::vector<num> missing;
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r] && !all[r]->wait.empty()) out += "; " + all[r]->wait;
+    if (all[r] && !all[r]->wait.empty() && (!alone || static_cast<num>(r) == rank)) out += "; " + all[r]->wait;
     if (!all[r]) missing.push_back(static_cast<num>(r));
   }
-  // A rank that speaks for itself has not asked the others.
-  if (rank == 0 && !missing.empty())
+  if (!alone && !missing.empty())
     out += fmt::format("; {} {} not answer", runtime::describe_ranks(missing), missing.size() == 1 ? "does" : "do");
   return out;
 }
@@ -43,7 +42,7 @@ verdict to_verdict(const outcome& mine) {
   return v;
 }
 
-outcome worst_of(const std::vector<std::optional<verdict>>& all, num rank) {
+outcome worst_of(const std::vector<std::optional<verdict>>& all, num rank, bool alone) {
   const verdict* worst = nullptr;
   std::vector<num> say_so;
   bool all_answer = true;
@@ -59,7 +58,7 @@ outcome worst_of(const std::vector<std::optional<verdict>>& all, num rank) {
     }
     say_so.push_back(static_cast<num>(r));
   }
-  const std::string ends = describe_ends(all, rank);
+  const std::string ends = describe_ends(all, rank, alone);
   if (worst == nullptr || (worst->exit_code == 0 && !all_answer))
     return failure(engine_error::exit_code, "engine",
                    fmt::format("rank {}: the run has not come to its end{}", rank, ends));

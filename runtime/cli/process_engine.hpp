@@ -13,10 +13,11 @@
 
 namespace shardplan::cli {
 
-/// An answer as a verdict's report; and the one answer to print of the verdicts of all ranks, of which some may be
-/// missing. `rank` says it.
+/// An answer, for the other processes.
 runtime::verdict to_verdict(const outcome& mine);
-outcome worst_of(const std::vector<std::optional<runtime::verdict>>& all, num rank);
+/// The one answer to print of the verdicts of all ranks, of which some may be missing. `rank` says it, for all or
+/// alone.
+outcome worst_of(const std::vector<std::optional<runtime::verdict>>& all, num rank, bool alone);
 
 /// `Process` begins and ends what connects the processes: world() is a ProcessCommunicator, finish() the orderly end,
 /// abort(exit code) the other one, which does not return.
@@ -42,7 +43,7 @@ class process_engine final : public plan_engine {
   void run(runtime::plan_task task, runtime::plan_run<double>& out) override { run_typed(task, out); }
 
   [[noreturn]] void end(const outcome& mine) override {
-    const auto say = [&](const auto& all) { return print_(worst_of(all, world_.rank())); };
+    const auto say = [&](const auto& all, bool alone) { return print_(worst_of(all, world_.rank(), alone)); };
     const runtime::last_word word = world_.end(to_verdict(mine), say);
     // Without all, an orderly end would wait for those who are missing.
     if (!word.complete) {

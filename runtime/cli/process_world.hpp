@@ -115,29 +115,33 @@ class process_world {
     return out;
   }
 
-  /// Tells all how this process ended, and how all did. `say` gets the verdicts by rank, as far as known, prints the
+  using verdicts_by_rank = std::vector<std::optional<verdict>>;
+
+  /// Tells all how this process ended, and learns how all did. `say` gets the verdicts as far as known, prints the
   /// worst, and returns its exit code: rank 0 says it for all; a rank that does not hear of rank 0, or was told to end,
-  /// for itself. Never throws for reasons of the engine.
-  last_word end(verdict mine, const std::function<int(const std::vector<std::optional<verdict>>&)>& say) {
-    constexpr milliseconds grace{500};  // within which who is alive answers
+  /// says it for itself, `alone`.
+  last_word end(verdict mine, const std::function<int(const verdicts_by_rank&, bool alone)>& say) {
+    constexpr milliseconds grace{250};  // within which who is alive answers
     if (mine.exit_code != 0) mine.wait = comm_.present_wait();
-    comm_.tell(mine, comm_.told_to_end() ? grace / 5 : milliseconds(0));
-    if (!comm_.told_to_end()) {
-      const std::vector<std::optional<verdict>> known = verdicts(mine);
+    mine.stays = !comm_.told_to_end();
+    comm_.tell(mine, mine.stays ? milliseconds(0) : grace / 5);
+    if (mine.stays) {
+      const verdicts_by_rank known = verdicts(mine);
       const bool lost = std::any_of(known.begin(), known.end(), [](const auto& v) {
         return v && v->own && v->exit_code == engine_error::exit_code;
       });
       const milliseconds patience = lost ? std::min(grace, comm_.timeout()) : comm_.timeout();
       if (first()) {
         comm_.wait_for_verdicts(patience);
-        const std::vector<std::optional<verdict>> all = verdicts(mine);
-        last_word word{say(all), std::all_of(all.begin(), all.end(), [](const auto& v) { return v.has_value(); })};
+        const verdicts_by_rank all = verdicts(mine);
+        const bool complete = std::all_of(all.begin(), all.end(), [](const auto& v) { return v && v->stays; });
+        const last_word word{say(all, false), complete};
         comm_.tell_last(word, grace);
         return word;
       }
       if (const std::optional<last_word> word = comm_.wait_for_last(patience + 2 * grace)) return *word;
     }
-    return {say(verdicts(mine)), false};
+    return {say(verdicts(mine), true), false};
   }
 
  private:
@@ -177,8 +181,8 @@ class process_world {
     return out;
   }
 
-  std::vector<std::optional<verdict>> verdicts(const verdict& mine) const {
-    std::vector<std::optional<verdict>> all;
+  verdicts_by_rank verdicts(const verdict& mine) const {
+    verdicts_by_rank all;
     for (num r = 0; r < size(); ++r) all.push_back(r == rank() ? mine : comm_.verdict_of(r));
     return all;
   }

@@ -15,9 +15,10 @@ namespace shardplan::runtime {
 /// How one process's part of the work ended.
 struct verdict {
   int exit_code = 0;
-  bool own = true;     ///< false when it only heard of the failure of another
-  std::string report;  ///< what the process has to say, for whoever prints it
-  std::string wait{};  ///< "rank 2 waits for rank 3 in ...", where a failure ended it
+  bool own = true;       ///< false when it only heard of the failure of another
+  bool stays = true;     ///< false when it does not wait for the last word, nor comes to an orderly end
+  std::string report{};  ///< what the process has to say, for whoever prints it
+  std::string wait{};    ///< "rank 2 waits for rank 3 in ...", where a failure ended it
 };
 
 /// The end of all: the exit code of all ranks, and whether all have told their verdict, so that none is missing.

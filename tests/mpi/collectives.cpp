@@ -151,7 +151,8 @@ void disagree(C& c, int how) {
       return last ? c.all_reduce(g, std::span(whole)) : c.all_reduce(g, all.first(5));
     }
     case 7:
-      return c.all_to_all(g, part.first(at(2 * n + (last ? 1 : 0))), last ? uneven : counts, all.first(at(2 * n)), counts);
+      return c.all_to_all(g, part.first(at(2 * n + (last ? 1 : 0))), last ? uneven : counts, all.first(at(2 * n)),
+                          counts);
     case 8:
       return c.all_gather(last ? c.group(everybody(n, c.rank()), axis::tp) : g, part.first(2), all.first(at(2 * n)));
     default: {

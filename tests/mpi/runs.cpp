@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
   std::string why;
   try {
     const checkpoint weights = checkpoint::open(std::string(SHARDPLAN_TEST_DATA) + "/tiny");
-    const auto plans = sample_legal_plans(weights.config().spec, world.size(), std::stoul(argv[1]), std::stoul(argv[2]));
+    const auto plans =
+        sample_legal_plans(weights.config().spec, world.size(), std::stoul(argv[1]), std::stoul(argv[2]));
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (world.first()) std::printf("%s\n", std::string(print_plan(plans[i].plan).view()).c_str());
       i % 2 == 0 ? check_plan<double>(world, weights, plans[i]) : check_plan<float>(world, weights, plans[i]);

@@ -96,7 +96,7 @@ letter unpack(std::shared_ptr<bytes> text, num from) {
 }
 
 std::shared_ptr<bytes> pack(const verdict& v) {
-  const num counts[] = {v.exit_code, v.own, static_cast<num>(v.report.size())};
+  const num counts[] = {v.exit_code, v.own, v.stays, static_cast<num>(v.report.size())};
   return pack(note(letter_kind::verdict, counts, v.report + v.wait));
 }
 
@@ -107,8 +107,9 @@ std::shared_ptr<bytes> pack(const last_word& w) {
 
 verdict unpack_verdict(const letter& l) {
   const std::string all(reinterpret_cast<const char*>(l.data), static_cast<std::size_t>(l.data_size));
-  const auto report = static_cast<std::size_t>(l.call.counts[2]);
-  return {static_cast<int>(l.call.counts[0]), l.call.counts[1] != 0, all.substr(0, report), all.substr(report)};
+  const auto report = static_cast<std::size_t>(l.call.counts[3]);
+  return {static_cast<int>(l.call.counts[0]), l.call.counts[1] != 0, l.call.counts[2] != 0, all.substr(0, report),
+          all.substr(report)};
 }
 
 last_word unpack_last(const letter& l) { return {static_cast<int>(l.call.counts[0]), l.call.counts[1] != 0}; }
