@@ -59,20 +59,12 @@ class process_engine final : public plan_engine {
   void run_typed(runtime::plan_task& task, runtime::plan_run<T>& out) {
     runtime::require_legal(task, kind_);
     require_carried(shardplan::world_size(task.plan));
-    share(task.options.replay);
+    world_.share(task.options.replay);  // every rank replays what rank 0 was told to
     runtime::recorder& ledger = world_.comm().ledger();
     ledger.clear();
     out.result = runtime::run_rank<T>(world_.comm(), task);
     world_.comm().require_all_received();
     out.ledgers = world_.gather_ledgers();
-  }
-
-  /// Every rank replays what rank 0 does.
-  void share(runtime::expert_choices& replay) {
-    std::vector<num> shape{replay.rows, replay.length, replay.per_token};
-    world_.share(shape);
-    world_.share(replay.experts);
-    replay.rows = shape[0], replay.length = shape[1], replay.per_token = shape[2];
   }
 
   engine_kind kind_;

@@ -16,6 +16,7 @@
 #include "runtime/cli/given_fact.hpp"
 #include "runtime/engine/processes.hpp"
 #include "runtime/error.hpp"
+#include "runtime/sharded/results.hpp"
 
 namespace shardplan::runtime {
 
@@ -96,6 +97,13 @@ class process_world {
     comm_.broadcast(world_, std::span<num>(&count, 1), 0);
     values.resize(static_cast<std::size_t>(count));
     comm_.broadcast(world_, std::span<num>(values), 0);
+  }
+
+  void share(expert_choices& choices) {
+    std::vector<num> shape{choices.rows, choices.length, choices.per_token};
+    share(shape);
+    share(choices.experts);
+    choices.rows = shape[0], choices.length = shape[1], choices.per_token = shape[2];
   }
 
   /// What all ranks recorded, by rank, on rank 0; nothing elsewhere.

@@ -42,14 +42,25 @@ void require_same(const plan_run<T>& ours, const plan_run<T>& theirs, const std:
             plan + ": rank " + std::to_string(rank) + " records other entries");
 }
 
+/// What no router chooses: tokens take experts by turns. One in three is left to the router.
+expert_choices odd_choices(const model_spec& model, const batch_rows& rows) {
+  expert_choices c{rows.rows, rows.length, model.num_experts_per_tok, {}};
+  const num tokens = num_moe_layers(model) * rows.rows * rows.length;
+  for (num t = 0; t < tokens; ++t)
+    for (num k = 0; k < c.per_token; ++k) c.experts.push_back(t % 3 == 0 ? -1 : (t + k) % model.num_experts);
+  return c;
+}
+
 template <class T>
 void check_plan(process_world<mpi_communicator>& world, const checkpoint& weights, const plan_choice& choice) {
   plan_run_options options;
   options.micro_batches = choice.micro_batches;
   options.run.gradients = true;
   const num rows = 2 * num_data_shards(choice.plan) * choice.micro_batches;
-  const plan_task task{weights, choice.plan, random_rows(weights.config().spec, choice.plan, {13, rows, 1, {}}, 7),
-                       options};
+  const model_spec& model = weights.config().spec;
+  plan_task task{weights, choice.plan, random_rows(model, choice.plan, {13, rows, 1, {}}, 7), options};
+  if (world.first()) task.options.replay = odd_choices(model, task.rows);
+  world.share(task.options.replay);
   world.comm().ledger().clear();
   plan_run<T> ours;
   ours.result = run_rank<T>(world.comm(), task);
