@@ -43,6 +43,17 @@ def in_shared_memory():
     return {p.name for p in Path("/dev/shm").iterdir()}
 
 
+def abandoned(names):
+    """Those of /dev/shm that no process has mapped: others may run under MPI meanwhile."""
+    used = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            used |= {line.rsplit("/", 1)[1] for line in maps.read_text().split("\n") if "/dev/shm/" in line}
+        except OSError:
+            continue
+    return names - used
+
+
 class Run:
     """mpirun, with its own folder for what it keeps while it runs. `parts`: (number of ranks, command line)."""
 
@@ -112,7 +123,7 @@ class Run:
         end = time.monotonic() + 5
         while True:
             left = [f"process {p}" for p in self.ranks().values()]
-            left += [f"/dev/shm: {n}" for n in in_shared_memory() - self.shared_before if "vader" in n or "ompi" in n]
+            left += [f"/dev/shm: {n}" for n in abandoned(in_shared_memory() - self.shared_before)]
             left += [str(p) for p in Path(self.folder).rglob("*") if not p.is_dir()]
             if not left or time.monotonic() > end:
                 break
