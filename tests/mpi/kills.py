@@ -59,6 +59,11 @@ for seed in [o.only] if o.only is not None else range(o.seed, o.seed + o.count):
         except ProcessLookupError:
             pass
     since = time.monotonic()
+    while hit and kind == signal.SIGSTOP and run.process.poll() is None and time.monotonic() < since + o.timeout + 5:
+        if set(run.ranks()) == {rank}:  # it was done; the others have ended, and only the launcher waits for it
+            os.kill(ranks[rank], signal.SIGCONT)
+            break
+        time.sleep(0.1)
     run.wait(length[plan] + o.timeout + 15)
     seconds = time.monotonic() - since
     name = f"seed {seed}: {kind.name} to rank {rank} at {moment:.3f} s of {plan}"
