@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "runtime/engine/threads/threads.hpp"
 #include "collective_checks.hpp"
+#include "runtime/engine/threads/threads.hpp"
 
 namespace {
 
