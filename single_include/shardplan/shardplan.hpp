@@ -2177,10 +2177,11 @@ constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 
 constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
 
 /// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
-/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Of a model
-/// with experts: the rules do not ask whether a plan could cut those that there are not.
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Where no
+/// layer cuts experts, the rules do not ask that such groups fit tp.
 constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
-  const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
+  const num group = p.ep * p.etp;
+  const num sharing = p.dispatch == dispatch_kind::all_reduce && p.tp % group == 0 ? group : 1;
   return chunk(n, p.tp / sharing, tp_index / sharing);
 }
 
@@ -2890,15 +2891,14 @@ class plan_parser {
     for (std::size_t i = 0; i < text_.size(); ++i)
       if (text_[i] == ' ' || (text_[i] >= '\t' && text_[i] <= '\r'))
         return fail(plan_problem::space, i, "there are no spaces in a plan"), out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) { module_entry(begin, end); });
-    if (!out_.ok()) return out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) {
-      if (!out_.ok()) return;
+    for (std::size_t begin = 0; has_entry(begin); begin = entry_end(begin) + 1) module_entry(begin, entry_end(begin));
+    for (std::size_t begin = 0; has_entry(begin) && out_.ok(); begin = entry_end(begin) + 1) {
+      const std::size_t end = entry_end(begin);
       if (begin == end)
         fail(plan_problem::empty_entry, end < text_.size() ? end : end - 1, "a comma without an entry");
       else if (!names_modules(begin, end))
         entry(begin, end);
-    });
+    }
     if (out_.ok()) infer();
     return out_;
   }
@@ -2947,14 +2947,9 @@ class plan_parser {
     return out_.ok();
   }
 
-  template <class F>
-  constexpr void for_each_entry(F&& f) const {
-    for (std::size_t begin = 0; !text_.empty() && begin <= text_.size();) {
-      const std::size_t end = find(',', begin, text_.size());
-      f(begin, end);
-      begin = end + 1;
-    }
-  }
+  // No loop that takes a lambda: clang 14 cannot evaluate it before the end of the file.
+  constexpr bool has_entry(std::size_t begin) const { return !text_.empty() && begin <= text_.size(); }
+  constexpr std::size_t entry_end(std::size_t begin) const { return find(',', begin, text_.size()); }
 
   /// Neither axes nor flags have dots in their names, nor letters as their degrees.
   constexpr bool names_modules(std::size_t begin, std::size_t end) const {
