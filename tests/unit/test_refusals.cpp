@@ -132,16 +132,17 @@ bool cuts_vocabulary(const question& q) {
 /// Is there a layer of which `so(ranks over which tp cuts its heads, those and the ranks that trade for heads)`?
 template <class F>
 bool in_some_layer(const question& q, F&& so) {
-  for (num layer = 0; layer < walked_layers(q); ++layer) {
+  std::set<std::pair<num, num>> cuts;
+  for (num layer = 0; layer < (q.plan.modules.empty() ? 1 : walked_layers(q)); ++layer) {
     num traders = ulysses(q.plan);
     for (const module_override& o : q.plan.modules) {
       if ((o.modules >> 31 & 1) == 0 || (o.layer >= 0 && o.layer != layer)) continue;
       traders = o.style == module_style::ulysses ? q.plan.cp : o.style == module_style::planned ? ulysses(q.plan) : 1;
     }
     const num tensor = whole(q.plan, parameter_kind::q_proj, layer) ? 1 : q.plan.tp;
-    if (so(tensor, tensor * traders)) return true;
+    cuts.insert({tensor, tensor * traders});
   }
-  return false;
+  return std::any_of(cuts.begin(), cuts.end(), [&](const auto& cut) { return so(cut.first, cut.second); });
 }
 /// Are some of these modules whole and others not?
 bool mixed(const question& q, std::initializer_list<parameter_kind> kinds, num layer) {
@@ -303,7 +304,7 @@ const std::map<std::string, bool (*)(const question&)> impossible = {
      }},
     {"overrides_name_modules_of_the_model",
      [](const question& q) {
-       if (!has_sizes(q.model)) return false;
+       if (!has_sizes(q.model) || q.model.num_hidden_layers > 512) return false;
        for (const module_override& o : q.plan.modules) {
          bool found = false;
          for_each_parameter(q.model, [&](const parameter& p) {
