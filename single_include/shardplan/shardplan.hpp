@@ -4899,8 +4899,7 @@ struct overrides_name_modules_of_the_model {
   static constexpr char source[] =
       "an override of nothing is a mistyped one: a layer too deep, experts of a dense model";
   using operands = list<fact::overrides_of_nothing_operand, fact::num_layers_operand, fact::num_moe_layers_operand>;
-  using presumes = list<num_layers_fits_the_layer_set, expert_counts_are_in_range>;
-  static constexpr bool applies(const question& q) { return !q.plan.modules.empty(); }
+  using presumes = list<num_layers_fits_the_layer_set>;
   static constexpr bool holds(num of_nothing, num, num) { return of_nothing == 0; }
   static constexpr fix_text fix(const question& q) {
     return fix_text{"layers are 0 to "}
@@ -4916,8 +4915,6 @@ struct modules_of_a_block_are_cut_together {
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "what a column-parallel module leaves cut, a whole one cannot read";
   using operands = list<fact::blocks_cut_in_part_operand>;
-  using presumes = list<overrides_name_modules_of_the_model>;
-  static constexpr bool applies(const question& q) { return !q.plan.modules.empty(); }
   static constexpr bool holds(num in_part) { return in_part == 0; }
   static constexpr fix_text fix(const question&) {
     return {"override the block as a whole, for example layers.*.self_attn=replicated"};
