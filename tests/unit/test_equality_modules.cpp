@@ -44,6 +44,15 @@ TEST_CASE("a module that is replicated is whole in memory, and its collectives a
   CHECK(bytes_over(m, cut, axis::tp) - bytes_over(m, layer, axis::tp) == 8 * (2 * 32 * m.hidden_size + 2 * m.head_dim));
 }
 
+TEST_CASE("a layer with another context method sends what that method sends") {
+  const model_spec m = model_of("tiny");
+  const auto over = [&](const char* plan, axis a) { return bytes_over(m, plan_for(m, plan), a); };
+  CHECK(over("cp=2/ring", axis::cp_ring) > 0);
+  CHECK(8 * over("cp=2/ulysses,layers.3.self_attn=ring", axis::cp_ring) == over("cp=2/ring", axis::cp_ring));
+  CHECK(8 * over("cp=2/ring,layers.0.self_attn=ulysses", axis::cp_ulysses) == over("cp=2/ulysses", axis::cp_ulysses));
+  CHECK(over("cp=2/ulysses,layers.*.self_attn=all_gather", axis::cp_ulysses) == 0);
+}
+
 TEST_CASE("overridden modules compute what the tables' do") {
   const model_spec m = model_of("tiny");
   equality rows("tiny", make_rows(m, 4, 13));
