@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three ways the runtime can fail; the command line turns each into its exit code.
+// The three ways the runtime can fail, each of which the command line turns into its exit code; and what a rank is
+// left by when another has failed.
 #ifndef SHARDPLAN_RUNTIME_ERROR_HPP
 #define SHARDPLAN_RUNTIME_ERROR_HPP
 
@@ -27,6 +28,10 @@ class engine_error : public std::runtime_error {
   static constexpr int exit_code = 3;
   using std::runtime_error::runtime_error;
 };
+
+/// Thrown inside a rank when the run has failed elsewhere. Not a std::exception, so that a handler of ordinary errors
+/// lets it pass; a rank that catches it all the same meets it again at its next collective.
+struct run_aborted {};
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_ERROR_HPP

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/request.hpp"
 
+#include <algorithm>  // find
+#include <cstring>    // memcpy
+
 namespace shardplan::runtime {
 
 namespace {
@@ -131,6 +134,49 @@ std::string disagreement(std::span<const request* const> calls, std::span<const 
         return rank(i) + " and " + rank(j) + " disagree in " + describe(*calls[i]) + ": " + rank(i) + " sends " +
                text(calls[i]->counts[j]) + " elements, " + rank(j) + " expects " + text(calls[j]->receive_counts[i]);
   return "";
+}
+
+std::vector<num> require_members(const rank_group& ranks, axis_set axes, num rank, num world_size) {
+  const auto refuse = [&](const std::string& why) {
+    throw collective_error("rank " + text(rank) + " asks for a group over " + describe(axes) + ": " + why);
+  };
+  std::vector<num> members;
+  for (num i = 0; i < ranks.size(); ++i) {
+    const num member = ranks.member(i);
+    if (member < 0 || member >= world_size) refuse("rank " + text(member) + " is not in the world");
+    if (std::find(members.begin(), members.end(), member) != members.end())
+      refuse("rank " + text(member) + " is there twice");
+    members.push_back(member);
+  }
+  if (ranks.index < 0 || ranks.index >= ranks.size() || ranks.member(ranks.index) != rank)
+    refuse("it is not member " + text(ranks.index));
+  return members;
+}
+
+void require_peer(const request& r, num n, num rank) {
+  if (r.peer >= 0 && r.peer < n) return;
+  throw collective_error("rank " + text(rank) + " calls " + describe(r) + ": the group has " + text(n) + " members");
+}
+
+void require_same_message(const request& sent, num from, const request& received, num to) {
+  if (sent.type == received.type && sent.in_size == received.out_size) return;
+  const std::string sender = "rank " + text(from), receiver = "rank " + text(to);
+  throw collective_error(sender + " and " + receiver + " disagree: " + sender + " calls " + describe(sent) + ", " +
+                         receiver + " calls " + describe(received));
+}
+
+void collect_alone(const request& r, num rank) {
+  const request* const call = &r;
+  const std::string wrong = disagreement(std::span(&call, 1), std::span(&rank, 1));
+  if (!wrong.empty()) throw collective_error(wrong);
+  if (r.out_size > 0 && r.in != r.out) std::memcpy(r.out, r.in, at(r.out_bytes()));
+}
+
+request without_buffers(request r) {
+  r.in = nullptr;
+  r.out = nullptr;
+  r.counts = r.receive_counts = {};
+  return r;
 }
 
 num part_size(const request& r, num i, num n) {

@@ -5,8 +5,10 @@
 
 #include <cstddef>  // byte
 #include <string>
+#include <vector>
 
 #include "runtime/engine/communicator.hpp"
+#include "runtime/error.hpp"
 
 namespace shardplan::runtime {
 
@@ -56,10 +58,31 @@ std::string describe_ranks(std::span<const num> ranks);
 /// and their ranks (n). The same for every member that asks, and only calls without fault touch each other's buffers.
 std::string disagreement(std::span<const request* const> calls, std::span<const num> ranks);
 
+/// An engine_error about several ranks, whose text names them: run() puts no rank in front of it.
+class collective_error : public engine_error {
+ public:
+  using engine_error::engine_error;
+};
+
+/// The ranks of the group's members. collective_error when `rank` is not member `ranks.index`, or a member is outside
+/// the world or there twice.
+std::vector<num> require_members(const rank_group& ranks, axis_set axes, num rank, num world_size);
+/// collective_error of `rank` when the other end of a send or receive is no member of `n`.
+void require_peer(const request& call, num n, num rank);
+/// collective_error naming both ranks when what was sent is not what is to be received.
+void require_same_message(const request& sent, num from, const request& received, num to);
+/// Any collective of a group of one: a copy, if anything. `rank` is the only member.
+void collect_alone(const request& call, num rank);
+
+/// The call, as it may be kept when its buffers are the caller's again.
+request without_buffers(request call);
+
 /// Elements of member `i`'s part of a gathered or scattered buffer, and where the part begins.
 /// pre: disagreement() is ""
 num part_size(const request& call, num i, num group_size);
 num part_offset(const request& call, num i, num group_size);
+/// Of a large all_reduce of `size` elements, member i of n reduces those in [slice_begin(i), slice_begin(i + 1)).
+constexpr num slice_begin(num size, num i, num n) { return size / n * i + (size % n < i ? size % n : i); }
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_ENGINE_REQUEST_HPP

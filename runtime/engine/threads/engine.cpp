@@ -2,11 +2,10 @@
 // The collectives. A member publishes its call, waits for all others, and then only reads their buffers and writes
 // its own. Calls that are small on all members are published as copies and need one wait; the others need a second,
 // so that no buffer is taken back while it is read.
-#include <algorithm>  // copy_n
-#include <cstring>    // memcpy
+#include <cstring>  // memcpy
 #include <optional>
 
-#include "runtime/engine/threads/reduce.hpp"
+#include "runtime/engine/reduce.hpp"
 #include "runtime/engine/threads/world.hpp"
 
 namespace shardplan::runtime {
@@ -19,13 +18,6 @@ std::size_t at(num i) { return static_cast<std::size_t>(i); }
 
 void copy(const std::byte* from, num bytes, std::byte* to) {
   if (bytes > 0 && from != to) std::memcpy(to, from, at(bytes));
-}
-
-request without_buffers(request r) {
-  r.in = nullptr;
-  r.out = nullptr;
-  r.counts = r.receive_counts = {};
-  return r;
 }
 
 /// While it lives, the rank is known to wait.
@@ -98,9 +90,6 @@ void publish(const request& r, published_call& to) {
   to.call.receive_counts = keep_counts(r.receive_counts);
   to.call.in = keep(r.in, at(r.in_bytes()));
 }
-
-/// Elements [slice_begin(i), slice_begin(i + 1)) of an all_reduce are reduced by member i.
-num slice_begin(num size, num i, num n) { return size / n * i + std::min(size % n, i); }
 
 /// Writes what member `me` gets from the members' inputs; of a large all_reduce its slice.
 void fill(const request& r, const thread_membership& m, num me, bool copied) {
@@ -184,20 +173,6 @@ void collect(thread_world& world, rank_status& status, thread_membership& m, con
   if (!wrong.empty()) throw collective_error(wrong);
 }
 
-/// A group of one: a copy, if anything. `rank` is the only member.
-void collect_alone(const request& r, num rank) {
-  const request* const call = &r;
-  const std::string wrong = disagreement(std::span(&call, 1), std::span(&rank, 1));
-  if (!wrong.empty()) throw collective_error(wrong);
-  copy(r.in, r.out_bytes(), r.out);
-}
-
-void require_member(const request& r, num n, num rank) {
-  if (r.peer >= 0 && r.peer < n) return;
-  throw collective_error("rank " + std::to_string(rank) + " calls " + describe(r) + ": the group has " +
-                         std::to_string(n) + " members");
-}
-
 void post(const thread_membership& m, const request& r) {
   message parcel{without_buffers(r), std::vector<std::byte>(r.in, r.in + r.in_bytes())};
   inbox& box = m.group->slot(r.peer).box;
@@ -232,12 +207,7 @@ message take(const thread_membership& m, const request& r, rank_status& status) 
 
 void receive(const thread_membership& m, const request& r, rank_status& status) {
   const message parcel = take(m, r, status);
-  if (parcel.call.type != r.type || parcel.call.in_size != r.out_size) {
-    const std::string from = "rank " + std::to_string(m.group->ranks[at(r.peer)]);
-    const std::string to = "rank " + std::to_string(m.group->ranks[at(m.index)]);
-    throw collective_error(from + " and " + to + " disagree: " + from + " calls " + describe(parcel.call) + ", " + to +
-                           " calls " + describe(r));
-  }
+  require_same_message(parcel.call, m.group->ranks[at(r.peer)], r, m.group->ranks[at(m.index)]);
   copy(parcel.data.data(), r.out_bytes(), r.out);
 }
 
@@ -258,19 +228,7 @@ thread_group thread_engine::group(const rank_group& ranks, axis_set axes) {
   for (const auto& known : groups_)
     if (known->axes == axes && known->asked == ranks) return thread_group(known.get());
 
-  const auto refuse = [&](const std::string& why) {
-    throw collective_error("rank " + std::to_string(rank_) + " asks for a group over " + describe(axes) + ": " + why);
-  };
-  std::vector<num> members;
-  for (num i = 0; i < ranks.size(); ++i) {
-    const num member = ranks.member(i);
-    if (member < 0 || member >= world_->size) refuse("rank " + std::to_string(member) + " is not in the world");
-    if (std::find(members.begin(), members.end(), member) != members.end())
-      refuse("rank " + std::to_string(member) + " is there twice");
-    members.push_back(member);
-  }
-  if (ranks.index < 0 || ranks.index >= ranks.size() || ranks.member(ranks.index) != rank_)
-    refuse("it is not member " + std::to_string(ranks.index));
+  std::vector<num> members = require_members(ranks, axes, rank_, world_->size);
   auto made = std::make_unique<thread_membership>();
   made->asked = ranks;
   made->axes = axes;
@@ -297,7 +255,7 @@ void thread_engine::perform(const thread_group& g, const request& r) {
     status.index = m.index;
   }
   if (r.what == operation::send || r.what == operation::receive) {
-    require_member(r, m.group->size(), rank_);
+    require_peer(r, m.group->size(), rank_);
     return r.what == operation::send ? post(m, r) : receive(m, r, status);
   }
   if (m.group->size() == 1) return collect_alone(r, rank_);

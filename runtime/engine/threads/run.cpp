@@ -29,7 +29,7 @@ void run_body(const std::shared_ptr<detail::thread_world>& world, num rank) {
     world->status(rank).returned = true;
   } catch (const run_aborted&) {
     if (!world->aborted) world->fail(outcome::engine, name + "run_aborted thrown by the body");
-  } catch (const detail::collective_error& e) {
+  } catch (const collective_error& e) {
     world->fail(outcome::engine, e.what());
   } catch (const input_error& e) {
     world->fail(outcome::input, name + e.what());

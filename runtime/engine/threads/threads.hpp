@@ -19,10 +19,6 @@ struct thread_world;
 struct thread_membership;
 }  // namespace detail
 
-/// Thrown inside a rank when the run has failed elsewhere. Not a std::exception, so that a handler of ordinary errors
-/// lets it pass; a rank that catches it all the same meets it again at its next collective.
-struct run_aborted {};
-
 /// Handle of a group; valid as long as its communicator.
 class thread_group {
  public:

@@ -15,12 +15,6 @@
 
 namespace shardplan::runtime::detail {
 
-/// An engine_error about several ranks, whose text names them: run() puts no rank in front of it.
-class collective_error : public engine_error {
- public:
-  using engine_error::engine_error;
-};
-
 /// A word to sleep on. It changes at every event, and its lowest bit says that the run is aborted.
 class wait_word {
  public:

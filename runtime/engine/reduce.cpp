@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/threads/reduce.hpp"
+#include "runtime/engine/reduce.hpp"
 
 #include <algorithm>    // min, copy_n
 #include <type_traits>  // make_unsigned

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sum, max or min of the members' buffers, in member order.
-#ifndef SHARDPLAN_RUNTIME_ENGINE_THREADS_REDUCE_HPP
-#define SHARDPLAN_RUNTIME_ENGINE_THREADS_REDUCE_HPP
+#ifndef SHARDPLAN_RUNTIME_ENGINE_REDUCE_HPP
+#define SHARDPLAN_RUNTIME_ENGINE_REDUCE_HPP
 
 #include "runtime/engine/request.hpp"
 
@@ -13,4 +13,4 @@ void reduce(element_type type, reduce_op op, std::span<const std::byte* const> i
             std::byte* out);
 
 }  // namespace shardplan::runtime::detail
-#endif  // SHARDPLAN_RUNTIME_ENGINE_THREADS_REDUCE_HPP
+#endif  // SHARDPLAN_RUNTIME_ENGINE_REDUCE_HPP
