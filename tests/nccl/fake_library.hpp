@@ -161,7 +161,7 @@ class line final : public device_communicator {
     } else {
       result.resize(at(s.what.count * unit));
       const num first = s.what.kind == step_kind::reduce_scatter ? me_ * s.what.count : 0;
-      detail::reduce(c.type, c.reduce, inputs, first, s.what.count, result.data());
+      runtime::detail::reduce(c.type, c.reduce, inputs, first, s.what.count, result.data());
     }
     write(result, 0, static_cast<num>(result.size()) / unit);
     return true;

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 /// A port that nobody listens on.
 inline num free_port() {
-  const detail::descriptor fd(::socket(AF_INET, SOCK_STREAM, 0));
+  const shardplan::runtime::detail::descriptor fd(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -16,7 +16,7 @@
 namespace {
 
 using namespace ranks;
-using detail::rendezvous;
+using runtime::detail::rendezvous;
 using clock_type = std::chrono::steady_clock;
 
 std::function<void()> comes(num rank, num world, num port, std::chrono::milliseconds timeout,
@@ -28,9 +28,9 @@ std::function<void()> comes(num rank, num world, num port, std::chrono::millisec
 std::function<void()> stranger(num port, const std::string& bytes, std::chrono::milliseconds stay) {
   return [=] {
     std::string reason;
-    detail::connection line{detail::descriptor()};
+    runtime::detail::connection line{runtime::detail::descriptor()};
     for (int i = 0; i < 500 && !line.open(); ++i) {
-      line = detail::connection(detail::connect_to("127.0.0.1", port, 100, reason));
+      line = runtime::detail::connection(runtime::detail::connect_to("127.0.0.1", port, 100, reason));
       if (!line.open()) std::this_thread::sleep_for(2ms);
     }
     line.send(bytes);
@@ -43,8 +43,8 @@ std::function<void()> stranger(num port, const std::string& bytes, std::chrono::
 }
 
 std::string say_hello(num version, num world, num rank) {
-  detail::hello h{{}, version, world, rank};
-  std::memcpy(h.magic, detail::hello::expected_magic, sizeof h.magic);
+  runtime::detail::hello h{{}, version, world, rank};
+  std::memcpy(h.magic, runtime::detail::hello::expected_magic, sizeof h.magic);
   return {reinterpret_cast<const char*>(&h), sizeof h};
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("rendezvous: a world of one meets nobody") { rendezvous(place_of(0, 1,
 TEST_CASE("rendezvous: by address of IPv4, of IPv6, and by name") {
   for (const char* address : {"127.0.0.1", "::1", "localhost"}) {
     if (std::string(address) == "::1") {
-      const detail::descriptor fd(::socket(AF_INET6, SOCK_STREAM, 0));
+      const runtime::detail::descriptor fd(::socket(AF_INET6, SOCK_STREAM, 0));
       if (!fd.open()) continue;
     }
     const num port = free_port();
@@ -85,29 +85,34 @@ TEST_CASE("rendezvous: frames of each rank come whole and in order, to one and t
     bodies.push_back([=] {
       rendezvous line(place_of(r, world, port), 10s);
       for (num i = 0; i < num_frames; ++i) {
-        line.send(detail::everybody, std::to_string(i));
+        line.send(runtime::detail::everybody, std::to_string(i));
         line.send((r + 1) % world, "to the next " + std::to_string(i));
       }
       line.send((r + 1) % world, large);
+      const num previous = (r + world - 1) % world;
       std::vector<num> next(world), next_own(world);
-      num left = (world - 1) * num_frames + num_frames + 1;
+      num left = (world - 1) * num_frames + num_frames + 1, byes = r == 0 ? world - 1 : 0;
+      const auto count = [&](num from, const std::string* payload) {
+        if (payload == nullptr) throw engine_error("rank " + std::to_string(from) + " is lost");
+        if (*payload == "bye") {
+          --byes;
+          return;
+        }
+        --left;
+        if (*payload == large && from == previous) return;
+        const bool own = payload->starts_with("to the next ");
+        num& expected = (own ? next_own : next)[static_cast<std::size_t>(from)];
+        if (own && from != previous) throw engine_error("for another");
+        if (*payload != (own ? "to the next " : "") + std::to_string(expected++)) throw engine_error("out of order");
+      };
       const auto end = clock_type::now() + 20s;
-      while (left > 0 && clock_type::now() < end)
-        line.receive(5ms, [&](num from, const std::string* payload) {
-          if (payload == nullptr) throw engine_error("rank " + std::to_string(from) + " is lost");
-          --left;
-          auto& expected = payload->starts_with("to the next ") ? next_own : next;
-          const std::string prefix = payload->starts_with("to the next ") ? "to the next " : "";
-          if (*payload == large && from == (r + world - 1) % world) return;
-          if (*payload != prefix + std::to_string(expected[static_cast<std::size_t>(from)]++))
-            throw engine_error("out of order");
-          if (!prefix.empty() && from != (r + world - 1) % world) throw engine_error("for another");
-        });
+      while (left > 0 && clock_type::now() < end) line.receive(5ms, count);
       if (left != 0) throw engine_error(std::to_string(left) + " frames have not come");
-      // Nobody leaves before all have read: what is told is handed on by rank 0.
-      line.send(0, "bye");
-      num byes = r == 0 ? world - 1 : 0;
-      const auto count = [&](num, const std::string* payload) { byes -= payload != nullptr; };
+      // What is told is handed on by rank 0, which leaves last; the others wait for it, so that none is lost before.
+      if (r != 0) line.send(0, "bye");
+      while (byes > 0 && clock_type::now() < end) line.receive(5ms, count);
+      if (r == 0) line.send(shardplan::runtime::detail::everybody, "bye");
+      if (r != 0) byes = 1;
       while (byes > 0 && clock_type::now() < end) line.receive(5ms, count);
     });
   check_all_good(at_once(bodies));
@@ -197,30 +202,31 @@ TEST_CASE("rendezvous: strangers at the port hold nobody up") {
 TEST_CASE("rendezvous: what answers is not rank 0") {
   const num port = free_port();
   std::atomic<bool> done = false;
-  const auto thrown = at_once({[&] { comes(1, 2, port, 2s)(); },
-                               [&] {
-                                 auto listeners = detail::listen_on(port);
-                                 std::vector<detail::connection> guests;
-                                 const auto end = clock_type::now() + 3s;
-                                 while (!done && clock_type::now() < end) {
-                                   for (auto& l : listeners)
-                                     for (auto fd = detail::accept_one(l); fd.open(); fd = detail::accept_one(l)) {
-                                       guests.emplace_back(std::move(fd));
-                                       guests.back().send("HTTP/1.1 400 Bad Request\r\n\r\n");
-                                     }
-                                   for (auto& g : guests) {
-                                     g.move();
-                                     if (!g.open()) done = true;
-                                   }
-                                   std::this_thread::sleep_for(1ms);
-                                 }
-                               }});
+  const auto thrown =
+      at_once({[&] { comes(1, 2, port, 2s)(); },
+               [&] {
+                 auto listeners = runtime::detail::listen_on(port);
+                 std::vector<runtime::detail::connection> guests;
+                 const auto end = clock_type::now() + 3s;
+                 while (!done && clock_type::now() < end) {
+                   for (auto& l : listeners)
+                     for (auto fd = runtime::detail::accept_one(l); fd.open(); fd = runtime::detail::accept_one(l)) {
+                       guests.emplace_back(std::move(fd));
+                       guests.back().send("HTTP/1.1 400 Bad Request\r\n\r\n");
+                     }
+                   for (auto& g : guests) {
+                     g.move();
+                     if (!g.open()) done = true;
+                   }
+                   std::this_thread::sleep_for(1ms);
+                 }
+               }});
   CHECK(contains(thrown[0], "what answers at MASTER_PORT is not rank 0 of this program"));
 }
 
 TEST_CASE("rendezvous: the port is taken") {
   const num port = free_port();
-  const auto listeners = detail::listen_on(port);
+  const auto listeners = runtime::detail::listen_on(port);
   const auto thrown = at_once({comes(0, 2, port, 1s)});
   CHECK(contains(thrown[0], "rank 0 cannot listen on port " + std::to_string(port)));
   CHECK(contains(thrown[0], "SHARDPLAN_MASTER_PORT"));

@@ -154,7 +154,7 @@ void hub::tell(num to, std::string_view frame) {
 
 void hub::hand_on(num from) {
   const auto found = members_.find(from);
-  if (found == members_.end() || !found->second.open()) return;
+  if (found == members_.end() || buried_.contains(from)) return;  // what came before a connection closed is handed on
   connection& sender = found->second;
   sender.move();
   frame_head head;
@@ -179,6 +179,7 @@ void hub::bury(num rank) {
     return;
   }
   members_.at(rank).close();
+  buried_.insert(rank);
   const std::string_view number(reinterpret_cast<const char*>(&rank), sizeof rank);
   for (num r = 0; r < world_size_; ++r) tell(r, to_frame(lost, number));
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "runtime/engine/nccl/socket.hpp"
@@ -58,6 +59,7 @@ class hub {
   std::vector<descriptor> listeners_;
   descriptor wake_;
   std::vector<connection> guests_;     // that have not said who they are
+  std::set<num> buried_;               // of the members, whose end is told
   std::map<num, connection> members_;  // by rank
   std::string turned_away_;            // why some were
   std::atomic<bool> stop_ = false;
