@@ -179,22 +179,43 @@ def check_form(path, text):
                 fault(f"{path}:{number}", f"points at {host}, which is not in HOSTS of cmake/check_tree.py")
 
 
-RULE = re.compile(r"struct (\w+) \{\s+SHARDPLAN_SENTENCE\(([^;]*)\);\s+static constexpr rule_kind kind = rule_kind::(\w+);")
+RULE = re.compile(r"^struct (\w+) \{\n  SHARDPLAN_SENTENCE\((.*?)\);\n(.*?)^\};", re.M | re.S)
+RULE_LIST = re.compile(r"^using \w+_rules =\s+list<([^;]*)>;", re.M)
 
 
 def check_rules(files):
-    """Every rule says what must be, has a unit test, and, if it refuses, a case that must not compile."""
+    """Every rule says what must be, is in a list, has a unit test and a place in docs/rules.md, and, if it refuses, a
+    case that must not compile and names it."""
     units = "".join(text for path, text in files.items() if path.startswith("tests/unit/"))
+    described = set(re.findall(r"^### (\w+)$", files.get("docs/rules.md", ""), re.M))
     for path, text in files.items():
         if not path.startswith("include/shardplan/rules/"):
             continue
-        for name, sentence, kind in RULE.findall(text):
+        listed = {name for names in RULE_LIST.findall(text) for name in re.findall(r"\w+", names)}
+        rules = RULE.findall(text)
+        if len(rules) != text.count("SHARDPLAN_SENTENCE("):
+            fault(path, "has a rule that does not begin with its sentence")
+        for name, sentence, body in rules:
+            kind = re.search(r"rule_kind kind = rule_kind::(\w+);", body)
+            if not kind:
+                fault(path, f"{name} has no kind")
             if "must" not in sentence:
                 fault(path, f"the sentence of {name} has no `must`")
-            if name not in units:
+            if name not in listed:
+                fault(path, f"{name} is in no list of rules")
+            if not re.search(rf"\b{name}\b", units):
                 fault(path, f"no test in tests/unit names {name}")
-            if kind != "advice" and f"tests/compile_fail/{name}.cpp" not in files:
-                fault(path, f"{name} has no tests/compile_fail/{name}.cpp")
+            if name not in described:
+                fault(path, f"docs/rules.md does not describe {name}: build the target rules_page")
+            if kind and kind.group(1) != "advice":
+                case = f"tests/compile_fail/{name}.cpp"
+                if case not in files:
+                    fault(path, f"{name} has no {case}")
+                elif not re.search(rf"// expect-error: .*\b{name}\b", files[case]):
+                    fault(case, f"does not expect the error {name}")
+        described -= {name for name, _, _ in rules}
+    for name in sorted(described):
+        fault("docs/rules.md", f"describes {name}, which is no rule")
 
 
 BUILT = {

@@ -2,6 +2,7 @@
 // Plans as text: a literal that is read by the compiler, a string that is read when the program runs.
 #include <cstdio>
 #include <shardplan/shardplan.hpp>
+#include <string_view>
 
 using namespace shardplan;
 using namespace shardplan::literals;

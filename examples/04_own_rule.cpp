@@ -3,6 +3,7 @@
 // is written once, with the parts of facts.hpp, in a namespace of one's own.
 #include <cstdio>
 #include <shardplan/shardplan.hpp>
+#include <string_view>
 
 namespace house {
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 packages=(g++ cmake ninja-build python3 libeigen3-dev libopenblas-dev libfmt-dev nlohmann-json3-dev librange-v3-dev
-          libcli11-dev doctest-dev)
+          libcli11-dev doctest-dev libopenmpi-dev openmpi-bin)
 case "${1:-all}" in
   build) ;;
   all) packages+=(clang-14 clang-format-14 libbenchmark-dev) ;;

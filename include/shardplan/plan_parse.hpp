@@ -19,15 +19,14 @@ class plan_parser {
     for (std::size_t i = 0; i < text_.size(); ++i)
       if (text_[i] == ' ' || (text_[i] >= '\t' && text_[i] <= '\r'))
         return fail(plan_problem::space, i, "there are no spaces in a plan"), out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) { module_entry(begin, end); });
-    if (!out_.ok()) return out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) {
-      if (!out_.ok()) return;
+    for (std::size_t begin = 0; has_entry(begin); begin = entry_end(begin) + 1) module_entry(begin, entry_end(begin));
+    for (std::size_t begin = 0; has_entry(begin) && out_.ok(); begin = entry_end(begin) + 1) {
+      const std::size_t end = entry_end(begin);
       if (begin == end)
         fail(plan_problem::empty_entry, end < text_.size() ? end : end - 1, "a comma without an entry");
       else if (!names_modules(begin, end))
         entry(begin, end);
-    });
+    }
     if (out_.ok()) infer();
     return out_;
   }
@@ -76,14 +75,9 @@ class plan_parser {
     return out_.ok();
   }
 
-  template <class F>
-  constexpr void for_each_entry(F&& f) const {
-    for (std::size_t begin = 0; !text_.empty() && begin <= text_.size();) {
-      const std::size_t end = find(',', begin, text_.size());
-      f(begin, end);
-      begin = end + 1;
-    }
-  }
+  // No loop that takes a lambda: clang 14 cannot evaluate it before the end of the file.
+  constexpr bool has_entry(std::size_t begin) const { return !text_.empty() && begin <= text_.size(); }
+  constexpr std::size_t entry_end(std::size_t begin) const { return find(',', begin, text_.size()); }
 
   /// Neither axes nor flags have dots in their names, nor letters as their degrees.
   constexpr bool names_modules(std::size_t begin, std::size_t end) const {

@@ -63,8 +63,9 @@ constexpr plan_text print_plan(const plan_spec& p) {
 // ---- literal
 
 namespace error {
-/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
-template <plan_problem Problem, std::size_t Position, char Character>
+/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three, and g++ the
+/// sentence too. Others would print its characters as numbers.
+template <plan_problem Problem, std::size_t Position, char Character, plan_message... Sentence>
 struct plan_text_is_wrong_at_character {
   static_assert(Problem == plan_problem::none, "shardplan: the text of a plan must be readable at this character");
   static constexpr bool told = true;
@@ -88,7 +89,11 @@ constexpr plan_spec operator""_plan() {
 #endif
 #endif
   constexpr char at = parsed.position < Text.view().size() ? Text.view()[parsed.position] : '\0';
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+  static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at, parsed.message>::told);
+#else
   static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at>::told);
+#endif
   return parsed.plan;
 }
 }  // namespace literals

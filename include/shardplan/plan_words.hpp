@@ -47,11 +47,13 @@ enum class plan_problem : unsigned char {
   too_many_overrides,       ///< more module overrides than a plan can hold
 };
 
+using plan_message = fixed_text<640>;
+
 struct parsed_plan {
   plan_spec plan{};  ///< meaningful when there is no problem
   plan_problem problem = plan_problem::none;
-  std::size_t position = 0;   ///< of the offending character, from 0; the size of the text when it ends too early
-  fixed_text<640> message{};  ///< one sentence that names the axis and the value; of modules, everything wrong
+  std::size_t position = 0;  ///< of the offending character, from 0; the size of the text when it ends too early
+  plan_message message{};    ///< one sentence that names the axis and the value; of modules, everything wrong
 
   constexpr bool ok() const { return problem == plan_problem::none; }
 };

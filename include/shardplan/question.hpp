@@ -238,6 +238,7 @@ SHARDPLAN_OPERAND(document_tokens, real_length(q.batch));
 SHARDPLAN_OPERAND(longest_document, ::shardplan::longest_document(q.batch));
 SHARDPLAN_OPERAND(shortest_document, ::shardplan::shortest_document(q.batch));
 SHARDPLAN_OPERAND(rows, q.batch.rows);
+SHARDPLAN_OPERAND(given_micro_batches, q.batch.micro_batches);
 SHARDPLAN_OPERAND(num_micro_batches, ::shardplan::micro_batches(q.plan, q.batch));
 SHARDPLAN_OPERAND(world, q.world);
 SHARDPLAN_OPERAND(plan_world, world_size(q.plan));

@@ -26,10 +26,11 @@ constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 
 constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
 
 /// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
-/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Of a model
-/// with experts: the rules do not ask whether a plan could cut those that there are not.
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Where no
+/// layer cuts experts, the rules do not ask that such groups fit tp.
 constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
-  const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
+  const num group = p.ep * p.etp;
+  const num sharing = p.dispatch == dispatch_kind::all_reduce && p.tp % group == 0 ? group : 1;
   return chunk(n, p.tp / sharing, tp_index / sharing);
 }
 

@@ -5,7 +5,9 @@
 
 #include <CLI/App.hpp>
 #include <chrono>
+#include <exception>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <shardplan/check.hpp>
@@ -39,11 +41,20 @@ struct outcome {
   json document;
   std::string text;
   std::string messages;
+  bool aborted = false;  ///< left because another process failed, which has more to say
 };
+outcome failure(int exit_code, std::string_view kind, const std::string& message);
+/// The failure that an exception is.
+outcome outcome_of(std::exception_ptr thrown);
+/// Text and messages, or the document and messages; the exit status, worse when that cannot be written.
+int print(const outcome& out, bool as_json);
 
-/// What was asked on the command line; the command that was named sets `action`.
+class plan_engine;
+
+/// What was asked on the command line; the command that was named sets `action`, which finds its engine here.
 struct session {
   common_options common;
+  std::unique_ptr<plan_engine> engine;
   std::function<outcome()> action;
 };
 
@@ -101,7 +112,7 @@ plan_spec read_plan(const plan_options& o);
 runtime::model_config read_model(const std::string& name);
 /// For options that name a file: an unset shell variable must not read as "not given".
 inline std::string not_empty(const std::string& text) { return text.empty() ? "must not be empty" : ""; }
-/// threads, unless another is named; engine_error when that is not built.
+/// engine_error when the engine that is named is not built in.
 void require_engine(const common_options& o);
 /// f64 unless another is named; input_error for what a CPU does not compute in.
 dtype cpu_dtype(const common_options& o);

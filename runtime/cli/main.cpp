@@ -5,27 +5,13 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <new>
 #include <shardplan/version.hpp>
 
 #include "runtime/checkpoint/json_file.hpp"
-#include "runtime/cli/command.hpp"
+#include "runtime/cli/plan_engine.hpp"
 
 namespace shardplan::cli {
 namespace {
-
-constexpr int bad_input = input_error::exit_code;
-constexpr int engine_failed = engine_error::exit_code;
-
-outcome failure(int exit_code, std::string_view kind, const std::string& message) {
-  outcome out;
-  out.exit_code = exit_code;
-  out.document = {{"error", {{"kind", kind}, {"message", message}}}};
-  out.messages = fmt::format("shardplan: {}\n", message);
-  return out;
-}
 
 /// The parser calls a word that is no command an unexpected argument, or says only that a command is missing.
 void require_known_command(const CLI::App& app, int argc, const char* const* argv) {
@@ -40,16 +26,44 @@ void require_known_command(const CLI::App& app, int argc, const char* const* arg
       fmt::format("the first word must be a command, one of {}, not '{}'", names, runtime::excerpt_text(word)));
 }
 
-outcome execute(int argc, const char* const* argv, session& s) {
-  CLI::App app("Checks, explains, runs and verifies parallelism plans.", "shardplan");
+std::string version() {
+  return fmt::format("{}.{}.{}", SHARDPLAN_VERSION_MAJOR, SHARDPLAN_VERSION_MINOR, SHARDPLAN_VERSION_PATCH);
+}
+
+/// The engine of processes that is asked for, also where the options cannot be read: then one of them says so for all.
+engine_kind asked_engine(int argc, const char* const* argv) {
+  const std::vector<std::string_view> words(argv + 1, argv + argc);
+  const std::string_view command = words.empty() ? "" : words[0];
+  if (command != "run" && command != "verify" && command != "sweep") return engine_kind::threads;
+  for (engine_kind e : {engine_kind::mpi, engine_kind::nccl})
+    for (std::size_t i = 1; i < words.size(); ++i)
+      if (words[i] == fmt::format("--engine={}", name_of(e)) || (words[i] == name_of(e) && words[i - 1] == "--engine"))
+        return e;
+  return engine_kind::threads;
+}
+
+/// What was given on the command line. Files are compared by what they hold, and where results go is one rank's affair.
+std::vector<given_fact> given_options(const CLI::App& command) {
+  std::vector<given_fact> out{{"the version", version()}, {"the command", command.get_name()}};
+  for (const CLI::Option* o : command.get_options()) {
+    const std::string name = o->get_name();
+    if (o->count() == 0 || name == "--checkpoint" || name == "--inputs" || name == "--against" || name == "--output")
+      continue;
+    out.push_back({name, fmt::format("'{}'", fmt::join(o->results(), " "))});
+  }
+  return out;
+}
+
+/// The options are read; what they ask for is left to the session's action. Help, and options that cannot be read, are
+/// an answer.
+std::optional<outcome> read(CLI::App& app, int argc, const char* const* argv, session& s) {
   app.require_subcommand(1);
-  app.set_version_flag("--version", fmt::format("shardplan {}.{}.{}", SHARDPLAN_VERSION_MAJOR, SHARDPLAN_VERSION_MINOR,
-                                                SHARDPLAN_VERSION_PATCH));
+  app.set_version_flag("--version", "shardplan " + version());
   for (const auto add : {add_check, add_explain, add_run, add_verify, add_sweep, add_init}) add(app, s);
   try {
     require_known_command(app, argc, argv);
     app.parse(argc, argv);
-    return s.action();
+    return std::nullopt;
   } catch (const CLI::Success& e) {  // help, version
     outcome out;
     const CLI::App* asked = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
@@ -57,17 +71,18 @@ outcome execute(int argc, const char* const* argv, session& s) {
     out.document = {{"text", out.text}};
     return out;
   } catch (const CLI::ParseError& e) {
-    return failure(bad_input, "usage", std::string(e.what()) + " (--help lists the options)");
-  } catch (const input_error& e) {
-    return failure(bad_input, "input", e.what());
-  } catch (const runtime::plan_error& e) {
-    return failure(runtime::plan_error::exit_code, "plan", e.what());
-  } catch (const engine_error& e) {
-    return failure(engine_failed, "engine", e.what());
-  } catch (const std::bad_alloc&) {
-    return failure(bad_input, "input", "there is not enough memory for inputs of this size");
-  } catch (const std::exception& e) {
-    return failure(engine_failed, "internal", e.what());
+    return failure(input_error::exit_code, "usage", std::string(e.what()) + " (--help lists the options)");
+  } catch (...) {
+    return outcome_of(std::current_exception());
+  }
+}
+
+outcome execute(const CLI::App& app, session& s) {
+  try {
+    s.engine->agree(given_options(*app.get_subcommands().front()));
+    return s.action();
+  } catch (...) {
+    return outcome_of(std::current_exception());
   }
 }
 
@@ -77,18 +92,15 @@ outcome execute(int argc, const char* const* argv, session& s) {
 int main(int argc, char** argv) {
   using namespace shardplan::cli;
   session s;
-  const outcome out = execute(argc, argv, s);
+  CLI::App app("Checks, explains, runs and verifies parallelism plans.", "shardplan");
+  const std::optional<outcome> answer = read(app, argc, argv, s);
   // The flag counts even where the options could not be read.
   const bool as_json = s.common.json || std::count(argv, argv + argc, std::string_view("--json")) > 0;
-  const std::string text = as_json ? out.document.dump(2, ' ', true, json::error_handler_t::replace) + "\n" : out.text;
-  std::fwrite(out.messages.data(), 1, out.messages.size(), stderr);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  int exit_code = out.exit_code;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fputs("shardplan: standard output cannot be written\n", stderr);
-    exit_code = std::max(exit_code, bad_input);
+  const printer print_all = [as_json](const outcome& out) { return print(out, as_json); };
+  try {
+    s.engine = make_engine(asked_engine(argc, argv), s.common.timeout, print_all);
+  } catch (...) {  // there is no GPU, or not all ranks came: nobody is there to tell
+    return print_all(answer ? *answer : outcome_of(std::current_exception()));
   }
-  // A failed engine may have left threads behind that still use what an orderly end would destroy.
-  if (exit_code == engine_failed) std::_Exit(exit_code);
-  return exit_code;
+  s.engine->end(answer ? *answer : execute(app, s));
 }

@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cli/nccl_engine.hpp"
 
-#include <string>
-
-#include "runtime/error.hpp"
-#ifdef SHARDPLAN_HAS_NCCL
+#include "runtime/cli/nccl_instances.hpp"
+#include "runtime/cli/process_engine.hpp"
 #include "runtime/engine/nccl/process.hpp"
-#endif
 
 namespace shardplan::cli {
 
-void require_nccl() {
-#ifdef SHARDPLAN_HAS_NCCL
-  const std::string obstacle = runtime::nccl_obstacle();
-#else
-  const std::string obstacle = "the engine nccl is not built into this command, which was built without CUDA";
-#endif
-  if (!obstacle.empty()) throw runtime::engine_error(obstacle + "; use --engine threads");
+std::unique_ptr<plan_engine> make_nccl_engine(std::chrono::milliseconds timeout, printer print) {
+  return std::make_unique<process_engine<runtime::nccl_process>>(
+      engine_kind::nccl, std::make_unique<runtime::nccl_process>(timeout), std::move(print));
 }
 
 }  // namespace shardplan::cli

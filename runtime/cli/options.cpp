@@ -11,7 +11,7 @@
 
 #include "runtime/checkpoint/json_file.hpp"
 #include "runtime/cli/command.hpp"
-#include "runtime/cli/nccl_engine.hpp"
+#include "runtime/cli/plan_engine.hpp"
 
 namespace shardplan::cli {
 namespace {
@@ -167,8 +167,7 @@ runtime::model_config read_model(const std::string& name) {
 
 void require_engine(const common_options& o) {
   const engine_kind e = o.engine.value_or(engine_kind::threads);
-  if (e == engine_kind::nccl) require_nccl();
-  if (e != engine_kind::threads)
+  if (!is_built(e))
     throw engine_error(fmt::format("the engine {} is not built into this command; use --engine threads", name_of(e)));
 }
 

@@ -12,8 +12,7 @@
 #include "runtime/checkpoint/safetensors_writer.hpp"
 #include "runtime/checkpoint/sharded_state.hpp"
 #include "runtime/checkpoint/write_checkpoint.hpp"
-#include "runtime/cli/command.hpp"
-#include "runtime/cli/threads_engine.hpp"
+#include "runtime/cli/plan_engine.hpp"
 #include "runtime/verify/compare.hpp"
 #include "runtime/verify/inputs.hpp"
 
@@ -64,15 +63,11 @@ json add_parameters(safetensors_writer& writer, const std::string& prefix, tenso
   return names;
 }
 
+/// Writes the results, and says what they are.
 template <class T>
-outcome execute(const options& o, const common_options& common, const checkpoint& weights, const plan_spec& plan,
-                const batch_rows& rows) {
+outcome write_results(const options& o, const common_options& common, const plan_engine& engine,
+                      const checkpoint& weights, const plan_spec& plan, gathered_result<T>& r) {
   const training_options& training = o.training;
-  run_options how{
-      training.gradients, training.steps, training.optimizer, o.resume, o.save, !o.save_checkpoint.empty(), {}};
-  threads_run<T> run =
-      run_on_threads<T>(weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}, std::move(how)});
-  gathered_result<T>& r = run.result;
   require_finite(r);
   const tensor_dtype type = std::is_same_v<T, double> ? tensor_dtype::f64 : tensor_dtype::f32;
   const model_spec& model = weights.config().spec;
@@ -101,8 +96,8 @@ outcome execute(const options& o, const common_options& common, const checkpoint
                   {"loss", r.loss},
                   {"num_items", r.num_items},
                   {"tensors", names}};
-  out.text = fmt::format("plan    {}\nworld   {} threads\nloss    {:.9g} over {} labels\noutput  {}\n",
-                         print_plan(plan).view(), world_size(plan), r.loss, r.num_items, o.output);
+  out.text = fmt::format("plan    {}\nworld   {} {}\nloss    {:.9g} over {} labels\noutput  {}\n",
+                         print_plan(plan).view(), world_size(plan), engine.ranks_are(), r.loss, r.num_items, o.output);
   if (weights.config().output_router_logits) {
     out.document["balance_loss"] = r.balance_loss;
     out.text += fmt::format("balance {:.9g}, the load-balancing loss of the routers\n", r.balance_loss);
@@ -126,25 +121,41 @@ outcome execute(const options& o, const common_options& common, const checkpoint
   return out;
 }
 
-outcome run(const options& o, const common_options& common) {
-  const plan_spec plan = read_plan(o.plan);
+template <class T>
+outcome execute(const options& o, const common_options& common, plan_engine& engine, const checkpoint& weights,
+                const plan_spec& plan, const batch_rows& rows) {
+  run_options how{
+      o.training.gradients, o.training.steps, o.training.optimizer, o.resume, o.save, !o.save_checkpoint.empty(), {}};
+  plan_run<T> run =
+      run_on_engine<T>(engine, weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}, std::move(how)});
+  outcome out;
+  engine.on_first([&] { out = write_results<T>(o, common, engine, weights, plan, run.result); });
+  return out;
+}
+
+outcome run(const options& o, const common_options& common, plan_engine& engine) {
+  const num world = world_of(engine, o.plan.world);
+  const plan_spec plan = read_plan({o.plan.plan, world});
   const dtype type = cpu_dtype(common);
   require_engine(common);
   const checkpoint weights = checkpoint::open(o.checkpoint);
   const batch_rows rows = read_inputs(o.inputs, weights.config().spec);
-  question q{weights.config().spec, plan, o.batch.batch, o.plan.world, engine_kind::threads, 0};
+  agree_on_contents(engine, o.checkpoint, rows);
+  question q{weights.config().spec, plan, o.batch.batch, world, engine.kind(), 0};
   q.batch.rows = rows.rows;
   q.batch.length = rows.length;
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
-  runtime::require_carried_by_threads(plan);
-  if (std::error_code ignored; std::filesystem::equivalent(o.inputs, o.output, ignored))
-    throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
+  engine.require_carried(world_size(plan));
   if (o.training.steps > 0 && count_targets(rows) == 0)
     throw input_error(fmt::format("--steps: '{}' has no label to learn from", o.inputs));
-  require_writable(o);
-  if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before threads start
-  return type == dtype::f32 ? execute<float>(o, common, weights, plan, rows)
-                            : execute<double>(o, common, weights, plan, rows);
+  engine.on_first([&] {
+    if (std::error_code ignored; std::filesystem::equivalent(o.inputs, o.output, ignored))
+      throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
+    require_writable(o);
+  });
+  if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before ranks start
+  return type == dtype::f32 ? execute<float>(o, common, engine, weights, plan, rows)
+                            : execute<double>(o, common, engine, weights, plan, rows);
 }
 
 }  // namespace
@@ -178,7 +189,7 @@ void add_run(CLI::App& app, session& s) {
   command.add_option("--resume", o->resume, "begin with the newest state below this directory, whatever plan wrote it")
       ->type_name("DIR");
   add_common(command, s);
-  command.callback([o, &s] { s.action = [o, &s] { return run(*o, s.common); }; });
+  command.callback([o, &s] { s.action = [o, &s] { return run(*o, s.common, *s.engine); }; });
 }
 
 }  // namespace shardplan::cli

@@ -11,7 +11,7 @@
 #include <shardplan/plan_text.hpp>
 #include <shardplan/search.hpp>
 
-#include "runtime/cli/command.hpp"
+#include "runtime/cli/plan_engine.hpp"
 #include "runtime/cli/threads_engine.hpp"
 #include "runtime/verify/inputs.hpp"
 #include "runtime/verify/ledger_comparison.hpp"
@@ -32,7 +32,8 @@ struct options {
 /// A bar on standard error, where that is a terminal.
 class progress_bar {
  public:
-  explicit progress_bar(std::size_t total) : total_(total), shown_(isatty(STDERR_FILENO) != 0 && total > 0) {}
+  progress_bar(std::size_t total, bool wanted)
+      : total_(total), shown_(wanted && isatty(STDERR_FILENO) != 0 && total > 0) {}
   ~progress_bar() {
     if (shown_) std::fputs("\r\033[K", stderr);
   }
@@ -57,36 +58,31 @@ class progress_bar {
 template <class T>
 class sweeper {
  public:
-  sweeper(const checkpoint& weights, const options& o, const common_options& common)
-      : weights_(weights), model_(weights), options_(o), common_(common) {
+  sweeper(const checkpoint& weights, const options& o, const common_options& common, plan_engine& engine)
+      : weights_(weights), options_(o), common_(common), engine_(engine) {
+    engine_.on_first([&] { model_.emplace(weights_); });
     plan_spec widest;  // no degree divides this length, so that every cut pads
     widest.cp = o.world;
     length_ = complete_sizes(weights.config().spec, widest, {}).length;
   }
 
-  /// Null when the plan's results are equal to the baseline's; else what is wrong.
+  /// Null when the plan's results are equal to the baseline's, and on all but the first process; else what is wrong.
   json verify(const plan_choice& choice) {
     json wrong{{"plan", print_plan(choice.plan).view()}, {"micro_batches", choice.micro_batches}};
     try {
       const expectation& e = expected(choice);
       run_options how;
       how.gradients = options_.training.gradients;
-      const threads_run<T> run = run_on_threads<T>(weights_, choice.plan, e.rows,
-                                                   {choice.micro_batches, common_.timeout, e.replay.choices, how});
-      const comparison c = compare(run.result, e.result, real_tokens(e.rows));
-      if (!c.equal) wrong["tensors"] = different(c);
-      if (options_.ledger) {
-        const ledger_question sent{choice.micro_batches, sizeof(T), how.gradients, 0};
-        const ledger_comparison l = compare_ledgers(weights_, choice.plan, e.rows, sent, e.result, run.ledgers);
-        entries_ += l.recorded.calls;
-        if (!l.equal) wrong["ledger"] = {{"equal", false}, {"difference", l.difference}};
-      }
-      if (c.equal && !wrong.contains("ledger")) return nullptr;
-    } catch (const engine_error& e) {
-      engine_failed_ = true;
-      wrong["error"] = {{"kind", "engine"}, {"message", e.what()}};
+      const plan_run<T> run = run_on_engine<T>(engine_, weights_, choice.plan, e.rows,
+                                               {choice.micro_batches, common_.timeout, e.replay.choices, how});
+      bool equal = true;
+      engine_.on_first([&] { equal = compare_run(choice, e, run, wrong); });
+      if (equal) return nullptr;
     } catch (const std::exception& e) {
-      wrong["error"] = {{"kind", "internal"}, {"message", e.what()}};
+      if (engine_.num_ranks() != 0) throw;  // processes are not together again after a failure
+      const bool engine = dynamic_cast<const engine_error*>(&e) != nullptr;
+      engine_failed_ = engine_failed_ || engine;
+      wrong["error"] = {{"kind", engine ? "engine" : "internal"}, {"message", e.what()}};
     }
     return wrong;
   }
@@ -109,6 +105,17 @@ class sweeper {
     replayed_choices replay;
   };
 
+  bool compare_run(const plan_choice& choice, const expectation& e, const plan_run<T>& run, json& wrong) {
+    const comparison c = compare(run.result, e.result, real_tokens(e.rows));
+    if (!c.equal) wrong["tensors"] = different(c);
+    if (!options_.ledger) return c.equal;
+    const ledger_question sent{choice.micro_batches, sizeof(T), options_.training.gradients, 0};
+    const ledger_comparison l = compare_ledgers(weights_, choice.plan, e.rows, sent, e.result, run.ledgers);
+    entries_ += l.recorded.calls;
+    if (!l.equal) wrong["ledger"] = {{"equal", false}, {"difference", l.difference}};
+    return c.equal && l.equal;
+  }
+
   const expectation& expected(const plan_choice& choice) {
     const num shards = num_data_shards(choice.plan), micro = choice.micro_batches, rows = 2 * shards * micro;
     // Which rows are a micro-batch matters to the load-balancing loss alone.
@@ -119,15 +126,18 @@ class sweeper {
     e.rows = random_rows(weights_.config().spec, {}, {length_, rows, 1, {}}, static_cast<std::uint64_t>(common_.seed));
     baseline_options how;
     how.gradients = options_.training.gradients;
-    e.result = model_.compute(e.rows, micro_batches_of_rows(choice.plan, rows, micro), how);
-    e.replay = choices_to_replay(e.result, replay_margin<T>);
+    engine_.on_first([&] {
+      e.result = model_->compute(e.rows, micro_batches_of_rows(choice.plan, rows, micro), how);
+      e.replay = choices_to_replay(e.result, replay_margin<T>);
+    });
     return known_.emplace(key, std::move(e)).first->second;
   }
 
   checkpoint weights_;
-  baseline<T> model_;
+  std::optional<baseline<T>> model_;  // on the first process
   options options_;
   common_options common_;
+  plan_engine& engine_;
   num length_ = 0, entries_ = 0;
   std::map<std::array<num, 3>, expectation> known_;  // by rows, data shards, micro-batches
   bool engine_failed_ = false;
@@ -153,19 +163,19 @@ std::string failed_text(const json& wrong) {
 }
 
 template <class T>
-outcome execute(const options& o, const common_options& common, const checkpoint& weights) {
+outcome execute(const options& o, const common_options& common, plan_engine& engine, const checkpoint& weights) {
   const auto begin = std::chrono::steady_clock::now();
   const model_spec& model = weights.config().spec;
   search_options search;
-  search.engine = engine_kind::threads;
+  search.engine = engine.kind();
   const std::vector<plan_choice> plans = o.sample != 0
                                              ? sample_legal_plans(model, o.world, static_cast<std::size_t>(o.sample),
                                                                   static_cast<std::uint64_t>(common.seed), search)
                                              : every_legal_plan(model, o.world, search) | ::ranges::to<std::vector>();
-  sweeper<T> sweep(weights, o, common);
+  sweeper<T> sweep(weights, o, common, engine);
   json failed = json::array();
   {
-    progress_bar bar(plans.size());
+    progress_bar bar(plans.size(), engine.is_first());
     for (std::size_t i = 0; i < plans.size(); ++i) {
       bar.show(i, failed.size());
       if (json wrong = sweep.verify(plans[i]); !wrong.is_null()) failed.push_back(std::move(wrong));
@@ -192,14 +202,16 @@ outcome execute(const options& o, const common_options& common, const checkpoint
   return out;
 }
 
-outcome sweep(const options& o, const common_options& common) {
+outcome sweep(const options& o, const common_options& common, plan_engine& engine) {
   const dtype type = cpu_dtype(common);
   require_engine(common);
+  world_of(engine, o.world);  // every plan of it has as many ranks
   const checkpoint weights = checkpoint::open(o.checkpoint);
   question q;
   q.model = weights.config().spec;
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
-  return type == dtype::f32 ? execute<float>(o, common, weights) : execute<double>(o, common, weights);
+  agree_on_contents(engine, o.checkpoint, {});
+  return type == dtype::f32 ? execute<float>(o, common, engine, weights) : execute<double>(o, common, engine, weights);
 }
 
 }  // namespace
@@ -215,7 +227,7 @@ void add_sweep(CLI::App& app, session& s) {
   command.add_flag("--ledger", o->ledger, "also compare what every rank sends with what the plan predicts");
   add_number(command, "--sample", o->sample, "so many of the plans, chosen by --seed");
   add_common(command, s);
-  command.callback([o, &s] { s.action = [o, &s] { return sweep(*o, s.common); }; });
+  command.callback([o, &s] { s.action = [o, &s] { return sweep(*o, s.common, *s.engine); }; });
 }
 
 }  // namespace shardplan::cli

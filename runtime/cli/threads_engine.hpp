@@ -8,41 +8,28 @@
 #ifndef SHARDPLAN_RUNTIME_CLI_THREADS_ENGINE_HPP
 #define SHARDPLAN_RUNTIME_CLI_THREADS_ENGINE_HPP
 
-#include <chrono>
-#include <shardplan/plan.hpp>
-#include <vector>
-
-#include "runtime/checkpoint/checkpoint.hpp"
-#include "runtime/engine/recorder.hpp"
-#include "runtime/sharded/results.hpp"
+#include "runtime/cli/run_plan.hpp"
 
 namespace shardplan::runtime {
 
 /// More threads than this are not started: they would only take turns.
 inline constexpr num max_thread_ranks = 1024;
 
-/// Throws engine_error when the plan has more ranks than that.
-void require_carried_by_threads(const plan_spec& plan);
+/// Throws engine_error when there are more ranks than that.
+void require_carried_by_threads(num ranks);
 
-struct threads_options {
-  num micro_batches = 0;                     ///< 0: as many as pipeline stages' ranks
-  std::chrono::milliseconds timeout{60000};  ///< of each single wait for another rank
-  std::vector<expert_choices> replay{};      ///< by step
-  run_options run{};                         ///< what else to compute; `replay` stands above
-};
-
+using threads_options = plan_run_options;
 template <class T>
-struct threads_run {
-  gathered_result<T> result;
-  std::vector<recorder> ledgers;  ///< by rank
-};
+using threads_run = plan_run<T>;
 
-/// Runs the plan on the rows of the global batch, each data shard on its share of them, in order. T is float or double.
-/// Throws plan_error, naming every broken rule, when the plan is not legal for the model and the rows; input_error
-/// when the rows do not fit the model; engine_error when the engine fails.
+/// Runs the plan. T is float or double. Throws as require_legal; engine_error when the engine fails.
 template <class T>
-threads_run<T> run_on_threads(const checkpoint& weights, const plan_spec& plan, const batch_rows& rows,
-                              const threads_options& options = {});
+plan_run<T> run_on_threads(plan_task task);
+template <class T>
+plan_run<T> run_on_threads(const checkpoint& weights, const plan_spec& plan, const batch_rows& rows,
+                           const plan_run_options& options = {}) {
+  return run_on_threads<T>(plan_task{weights, plan, rows, options});
+}
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_CLI_THREADS_ENGINE_HPP

@@ -9,8 +9,7 @@
 #include <cstdlib>
 #include <shardplan/plan_text.hpp>
 
-#include "runtime/cli/command.hpp"
-#include "runtime/cli/threads_engine.hpp"
+#include "runtime/cli/plan_engine.hpp"
 #include "runtime/verify/foreign.hpp"
 #include "runtime/verify/inputs.hpp"
 #include "runtime/verify/ledger_comparison.hpp"
@@ -44,6 +43,7 @@ double read_tolerance(const std::string& text) {
 struct task {
   const options& o;
   const common_options& common;
+  plan_engine& engine;
   const checkpoint& weights;
   question q;
   batch_rows rows;
@@ -66,7 +66,8 @@ void describe(const task& t, outcome& out) {
     out.document["world"] = world_size(plan);
     out.document["micro_batches"] = t.micro();
     if (padded_to != 0) out.document["padded"] = padded_to;
-    out.text = fmt::format("plan      {}\nworld     {} threads\n", print_plan(plan).view(), world_size(plan));
+    out.text =
+        fmt::format("plan      {}\nworld     {} {}\n", print_plan(plan).view(), world_size(plan), t.engine.ranks_are());
     cut = fmt::format("{}, {} micro-batch{}", padded_to != 0 ? fmt::format(" (padded to {})", padded_to) : "",
                       t.micro(), t.micro() == 1 ? "" : "es");
   }
@@ -93,16 +94,12 @@ std::pair<num, num> unsteady(const baseline_result<T>& expected) {
   return out;
 }
 
-/// Executes the plan and compares; whether all was equal.
+/// Compares what the plan's ranks computed and sent; whether all was equal.
 template <class T>
-bool verify_plan(const task& t, const baseline_result<T>& expected, bool gradients, outcome& out) {
+bool verify_plan(const task& t, const baseline_result<T>& expected, const replayed_choices& replay,
+                 const plan_run<T>& run, bool gradients, outcome& out) {
   const plan_spec& plan = t.q.plan;
   const training_options& training = t.o.training;
-  replayed_choices replay = choices_to_replay(expected, replay_margin<T>);
-  run_options how;
-  how.gradients = gradients, how.steps = training.steps, how.optimizer = training.optimizer;
-  const threads_run<T> run = run_on_threads<T>(
-      t.weights, plan, t.rows, {t.q.batch.micro_batches, t.common.timeout, std::move(replay.choices), std::move(how)});
   comparison c = compare(run.result, expected, real_tokens(t.rows), t.o.tolerance);
   set_shapes(c, t.weights.config().spec);
 
@@ -162,21 +159,35 @@ outcome execute(const task& t) {
   how.steps = training.steps, how.optimizer = training.optimizer;
   std::vector<num> groups;
   if (t.o.has_plan()) groups = micro_batches_of_rows(t.q.plan, t.rows.rows, t.micro());
-  const baseline_result<T> expected = baseline<T>(t.weights).compute(t.rows, std::move(groups), how);
+  baseline_result<T> expected;
+  replayed_choices replay;
+  t.engine.on_first([&] {
+    expected = baseline<T>(t.weights).compute(t.rows, std::move(groups), how);
+    if (t.o.has_plan()) replay = choices_to_replay(expected, replay_margin<T>);
+  });
+  plan_run<T> run;
+  if (t.o.has_plan()) {
+    run_options what{how.gradients, training.steps, training.optimizer, {}, {}, false, {}};
+    run = run_on_engine<T>(t.engine, t.weights, t.q.plan, t.rows,
+                           {t.q.batch.micro_batches, t.common.timeout, replay.choices, std::move(what)});
+  }
 
   outcome out;
-  describe(t, out);
-  if (training.steps > 0 && (t.foreign || std::is_same_v<T, float>)) {
-    const auto [left_out, all] = unsteady(expected);
-    out.document["parameters_left_out"] = left_out;
-    out.text += fmt::format("left out  {} of {} values of parameters, whose gradient is below {:.0e} of the largest\n",
-                            left_out, all, steady_share);
-  }
-  bool equal = true;
-  if (t.o.has_plan()) equal = verify_plan(t, expected, how.gradients, out) && equal;
-  if (t.foreign) equal = verify_foreign(t, expected, out) && equal;
-  out.document["equal"] = equal;
-  out.exit_code = equal ? 0 : plan_error::exit_code;
+  t.engine.on_first([&] {
+    describe(t, out);
+    if (training.steps > 0 && (t.foreign || std::is_same_v<T, float>)) {
+      const auto [left_out, all] = unsteady(expected);
+      out.document["parameters_left_out"] = left_out;
+      out.text +=
+          fmt::format("left out  {} of {} values of parameters, whose gradient is below {:.0e} of the largest\n",
+                      left_out, all, steady_share);
+    }
+    bool equal = true;
+    if (t.o.has_plan()) equal = verify_plan(t, expected, replay, run, how.gradients, out) && equal;
+    if (t.foreign) equal = verify_foreign(t, expected, out) && equal;
+    out.document["equal"] = equal;
+    out.exit_code = equal ? 0 : plan_error::exit_code;
+  });
   return out;
 }
 
@@ -188,17 +199,17 @@ void require_possible(const options& o) {
   if (!o.has_plan() && o.ledger) throw input_error("--ledger: needs a --plan, whose ranks send something");
 }
 
-outcome verify(const options& o, const common_options& common) {
+outcome verify(const options& o, const common_options& common, plan_engine& engine) {
   require_possible(o);
   question q;
-  if (o.has_plan()) q.plan = read_plan(o.plan);
+  q.world = o.has_plan() ? world_of(engine, o.plan.world) : o.plan.world;
+  if (o.has_plan()) q.plan = read_plan({o.plan.plan, q.world});
   const dtype type = cpu_dtype(common);
   require_engine(common);
   const checkpoint weights = checkpoint::open(o.checkpoint);
   q.model = weights.config().spec;
   q.batch = o.batch.batch;
-  q.world = o.plan.world;
-  q.engine = engine_kind::threads;
+  q.engine = engine.kind();
   batch_rows rows;
   if (!o.inputs.empty()) {
     rows = read_inputs(o.inputs, q.model);
@@ -207,14 +218,16 @@ outcome verify(const options& o, const common_options& common) {
   }
   // Sizes are made up for legal plans only, and then fit.
   if (const legality l = check_legality(q); !l.legal()) return refuse(l);
-  runtime::require_carried_by_threads(q.plan);  // before the baseline computes for ranks that cannot run
+  if (o.has_plan())
+    engine.require_carried(world_size(q.plan));  // before the baseline computes for ranks that cannot run
   if (o.inputs.empty()) {
     const random_sizes sizes{q.batch.length, q.batch.rows, q.batch.micro_batches, q.batch.documents};
     rows = random_rows(q.model, q.plan, sizes, static_cast<std::uint64_t>(common.seed));
     q.batch.rows = rows.rows;
     q.batch.length = rows.length;
   }
-  task t{o, common, weights, q, std::move(rows), {}};
+  agree_on_contents(engine, o.checkpoint, rows);
+  task t{o, common, engine, weights, q, std::move(rows), {}};
   if (!o.against.empty()) t.foreign = foreign_results::read(o.against, weights.config(), t.rows);
   return type == dtype::f32 ? execute<float>(t) : execute<double>(t);
 }
@@ -248,7 +261,7 @@ void add_verify(CLI::App& app, session& s) {
                   "compare with the baseline what another framework computed: safetensors as run writes them")
       ->type_name("FILE");
   add_common(command, s);
-  command.callback([o, &s] { s.action = [o, &s] { return verify(*o, s.common); }; });
+  command.callback([o, &s] { s.action = [o, &s] { return verify(*o, s.common, *s.engine); }; });
 }
 
 }  // namespace shardplan::cli

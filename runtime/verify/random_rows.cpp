@@ -39,7 +39,7 @@ random_sizes complete_sizes(const model_spec& model, const plan_spec& plan, rand
     // Every rank gets a token, and some get padding.
     const num multiple = needed_multiple(plan).row;
     sizes.length = std::max(least_length, multiple + 1);
-    while (multiple > 1 && sizes.length % plan.cp == 0) ++sizes.length;
+    while (plan.cp > 1 && sizes.length % plan.cp == 0) ++sizes.length;
   }
   if (sizes.rows == 0) {
     const num least = checked_product(num_data_shards(plan), sizes.micro_batches);

@@ -2177,10 +2177,11 @@ constexpr num num_traded_heads(num heads, num ranks) { return heads < ranks ? 1 
 constexpr num first_traded_head(num heads, num ranks, num u) { return u * heads / ranks; }
 
 /// Rows that one rank routes, of the n tokens its tp group has in common. Under all_reduce the ranks of one ep x etp
-/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Of a model
-/// with experts: the rules do not ask whether a plan could cut those that there are not.
+/// group, neighbours on tp, take the same rows and the groups divide them; otherwise tp ranks divide them. Where no
+/// layer cuts experts, the rules do not ask that such groups fit tp.
 constexpr dim_range routed_rows(const plan_spec& p, num n, num tp_index) {
-  const num sharing = p.dispatch == dispatch_kind::all_reduce ? p.ep * p.etp : 1;
+  const num group = p.ep * p.etp;
+  const num sharing = p.dispatch == dispatch_kind::all_reduce && p.tp % group == 0 ? group : 1;
   return chunk(n, p.tp / sharing, tp_index / sharing);
 }
 
@@ -2822,11 +2823,13 @@ enum class plan_problem : unsigned char {
   too_many_overrides,       ///< more module overrides than a plan can hold
 };
 
+using plan_message = fixed_text<640>;
+
 struct parsed_plan {
   plan_spec plan{};  ///< meaningful when there is no problem
   plan_problem problem = plan_problem::none;
-  std::size_t position = 0;   ///< of the offending character, from 0; the size of the text when it ends too early
-  fixed_text<640> message{};  ///< one sentence that names the axis and the value; of modules, everything wrong
+  std::size_t position = 0;  ///< of the offending character, from 0; the size of the text when it ends too early
+  plan_message message{};    ///< one sentence that names the axis and the value; of modules, everything wrong
 
   constexpr bool ok() const { return problem == plan_problem::none; }
 };
@@ -2888,15 +2891,14 @@ class plan_parser {
     for (std::size_t i = 0; i < text_.size(); ++i)
       if (text_[i] == ' ' || (text_[i] >= '\t' && text_[i] <= '\r'))
         return fail(plan_problem::space, i, "there are no spaces in a plan"), out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) { module_entry(begin, end); });
-    if (!out_.ok()) return out_;
-    for_each_entry([&](std::size_t begin, std::size_t end) {
-      if (!out_.ok()) return;
+    for (std::size_t begin = 0; has_entry(begin); begin = entry_end(begin) + 1) module_entry(begin, entry_end(begin));
+    for (std::size_t begin = 0; has_entry(begin) && out_.ok(); begin = entry_end(begin) + 1) {
+      const std::size_t end = entry_end(begin);
       if (begin == end)
         fail(plan_problem::empty_entry, end < text_.size() ? end : end - 1, "a comma without an entry");
       else if (!names_modules(begin, end))
         entry(begin, end);
-    });
+    }
     if (out_.ok()) infer();
     return out_;
   }
@@ -2945,14 +2947,9 @@ class plan_parser {
     return out_.ok();
   }
 
-  template <class F>
-  constexpr void for_each_entry(F&& f) const {
-    for (std::size_t begin = 0; !text_.empty() && begin <= text_.size();) {
-      const std::size_t end = find(',', begin, text_.size());
-      f(begin, end);
-      begin = end + 1;
-    }
-  }
+  // No loop that takes a lambda: clang 14 cannot evaluate it before the end of the file.
+  constexpr bool has_entry(std::size_t begin) const { return !text_.empty() && begin <= text_.size(); }
+  constexpr std::size_t entry_end(std::size_t begin) const { return find(',', begin, text_.size()); }
 
   /// Neither axes nor flags have dots in their names, nor letters as their degrees.
   constexpr bool names_modules(std::size_t begin, std::size_t end) const {
@@ -4059,8 +4056,9 @@ constexpr plan_text print_plan(const plan_spec& p) {
 // ---- literal
 
 namespace error {
-/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three.
-template <plan_problem Problem, std::size_t Position, char Character>
+/// Instantiated for what is wrong, where (from 0), and the character there: compilers print all three, and g++ the
+/// sentence too. Others would print its characters as numbers.
+template <plan_problem Problem, std::size_t Position, char Character, plan_message... Sentence>
 struct plan_text_is_wrong_at_character {
   static_assert(Problem == plan_problem::none, "shardplan: the text of a plan must be readable at this character");
   static constexpr bool told = true;
@@ -4084,7 +4082,11 @@ constexpr plan_spec operator""_plan() {
 #endif
 #endif
   constexpr char at = parsed.position < Text.view().size() ? Text.view()[parsed.position] : '\0';
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+  static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at, parsed.message>::told);
+#else
   static_assert(error::plan_text_is_wrong_at_character<parsed.problem, parsed.position, at>::told);
+#endif
   return parsed.plan;
 }
 }  // namespace literals
@@ -4329,6 +4331,7 @@ SHARDPLAN_OPERAND(document_tokens, real_length(q.batch));
 SHARDPLAN_OPERAND(longest_document, ::shardplan::longest_document(q.batch));
 SHARDPLAN_OPERAND(shortest_document, ::shardplan::shortest_document(q.batch));
 SHARDPLAN_OPERAND(rows, q.batch.rows);
+SHARDPLAN_OPERAND(given_micro_batches, q.batch.micro_batches);
 SHARDPLAN_OPERAND(num_micro_batches, ::shardplan::micro_batches(q.plan, q.batch));
 SHARDPLAN_OPERAND(world, q.world);
 SHARDPLAN_OPERAND(plan_world, world_size(q.plan));
@@ -4536,7 +4539,7 @@ struct batch_sizes_are_in_range {
   SHARDPLAN_SENTENCE("length, rows and micro-batches must not be negative, and at most 2147483647");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "0 says that a size is not known; a negative one says nothing";
-  using operands = list<fact::length_operand, fact::rows_operand, fact::num_micro_batches_operand>;
+  using operands = list<fact::length_operand, fact::rows_operand, fact::given_micro_batches_operand>;
   static constexpr bool holds(num length, num rows, num micro_batches) {
     for (num size : {length, rows, micro_batches})
       if (size < 0 || size > max_degree) return false;

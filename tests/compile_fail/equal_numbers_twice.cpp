@@ -2,6 +2,8 @@
 // Two plans that are wrong by the same numbers are both told of, each by its name.
 // expect-error: even_stages_divide_the_layers.*num_layers<48>.*pipeline_degree<5>.*morning.*qwen3
 // expect-error: even_stages_divide_the_layers.*num_layers<48>.*pipeline_degree<5>.*evening.*qwen3
+// expect-told: .num_layers<48>, pipeline_degree<5>, virtual_stages<1>, morning, qwen3.
+// expect-told: .num_layers<48>, pipeline_degree<5>, virtual_stages<1>, evening, qwen3.
 // expect-errors: 2
 #include <shardplan/shardplan.hpp>
 

@@ -5,6 +5,11 @@
 // expect-error: vocabulary_divides_over_tensor.*vocab_size<151936>.*tensor_degree<3>.*five_wrong.*qwen3
 // expect-error: even_stages_divide_the_layers.*num_layers<48>.*pipeline_degree<5>.*five_wrong.*qwen3
 // expect-error: experts_divide_over_expert_degree.*num_experts<128>.*expert_degree<7>.*five_wrong.*qwen3
+// expect-told: tp [*] the Ulysses degree .num_heads<32>, tensor_degree<3>, ulysses_degree<1>, five_wrong, qwen3.
+// expect-told: kv_replicate divide it .num_kv_heads<4>, tensor_degree<3>, kv_replicate<0>, five_wrong, qwen3.
+// expect-told: vocab_pad given .vocab_size<151936>, tensor_degree<3>, vocab_pad<0>, five_wrong, qwen3.
+// expect-told: the stages listed .num_layers<48>, pipeline_degree<5>, virtual_stages<1>, five_wrong, qwen3.
+// expect-told: expert_pad given .num_experts<128>, expert_degree<7>, expert_pad<0>, five_wrong, qwen3.
 // expect-errors: 5
 #include <shardplan/shardplan.hpp>
 

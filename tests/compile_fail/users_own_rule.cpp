@@ -2,6 +2,7 @@
 // A rule of the user's, with an operand of the user's, speaks like the library's.
 // expect-error: tiles_are_whole.*hidden_size<32>.*not_a_tile
 // expect-error: shardplan: hidden_size must be a multiple of 128
+// expect-told: hidden_size must be a multiple of 128 .hidden_size<32>, plan<>, not_a_tile.
 // expect-errors: 1
 #include <shardplan/shardplan.hpp>
 

@@ -24,7 +24,7 @@ inline std::size_t at(num i) { return static_cast<std::size_t>(i); }
 
 /// One collective of NCCL: what each member handed over.
 struct meeting {
-  step_kind kind{};
+  nccl_function kind{};
   num peer = -1, count = -1;
   std::map<num, bytes> inputs;  // by member
 };
@@ -55,11 +55,11 @@ class line final : public device_communicator {
     return connected();
   }
 
-  void start(const device_call& call, const std::vector<step>& steps) override {
+  void start(const device_call& call, const std::vector<nccl_step>& steps) override {
     const std::lock_guard lock(library_.mutex);
     if (!connected()) throw std::logic_error("start before ready");
     batches_.push_back({call, {}});
-    for (const step& s : steps) batches_.back().steps.push_back({s, {}, -1});
+    for (const nccl_step& s : steps) batches_.back().steps.push_back({s, {}, -1});
   }
 
   bool done() override {
@@ -76,7 +76,7 @@ class line final : public device_communicator {
 
  private:
   struct open_step {
-    step what;
+    nccl_step what;
     bytes input;
     num ordinal;  // of its meeting; -1: not begun
     bool done = false, begun = false;
@@ -103,7 +103,9 @@ class line final : public device_communicator {
     return all;
   }
 
-  static num input_size(const step& s, num n) { return s.kind == step_kind::reduce_scatter ? s.count * n : s.count; }
+  static num input_size(const nccl_step& s, num n) {
+    return s.kind == nccl_function::reduce_scatter ? s.count * n : s.count;
+  }
 
   void begin(const device_call& c, open_step& s) {
     const num unit = size_of(c.type);
@@ -113,8 +115,8 @@ class line final : public device_communicator {
       if (s.what.from + size > c.in_size) throw std::logic_error("reads beyond its input");
       s.input.assign(c.in + s.what.from * unit, c.in + (s.what.from + size) * unit);
     }
-    if (s.what.kind == step_kind::copy || s.what.kind == step_kind::receive) return;
-    if (s.what.kind == step_kind::send) return shared_->sent[{me_, s.what.peer}].push_back(s.input);
+    if (s.what.kind == nccl_function::copy || s.what.kind == nccl_function::receive) return;
+    if (s.what.kind == nccl_function::send) return shared_->sent[{me_, s.what.peer}].push_back(s.input);
     s.ordinal = next_ordinal_++;
     meeting& m = shared_->meetings[s.ordinal];
     if (m.inputs.empty()) m.kind = s.what.kind, m.peer = s.what.peer, m.count = s.what.count;
@@ -131,14 +133,14 @@ class line final : public device_communicator {
       std::memmove(c.out + s.what.to * unit, from.data() + first * unit, at(count * unit));
     };
     switch (s.what.kind) {
-      case step_kind::copy:
+      case nccl_function::copy:
         write(s.input, 0, s.what.count);
         return true;
-      case step_kind::send: {  // ended when the receiver has it
+      case nccl_function::send: {  // ended when the receiver has it
         const auto& queue = shared_->sent[{me_, s.what.peer}];
         return queue.empty();
       }
-      case step_kind::receive: {
+      case nccl_function::receive: {
         auto& queue = shared_->sent[{s.what.peer, me_}];
         if (queue.empty()) return false;
         if (queue.front().size() != at(s.what.count * unit)) throw std::logic_error("a message of another size");
@@ -154,13 +156,13 @@ class line final : public device_communicator {
     std::vector<const std::byte*> inputs;
     for (const auto& [member, input] : m.inputs) inputs.push_back(input.data());
     bytes result;
-    if (s.what.kind == step_kind::broadcast) {
+    if (s.what.kind == nccl_function::broadcast) {
       result = m.inputs.at(s.what.peer);
-    } else if (s.what.kind == step_kind::all_gather) {
+    } else if (s.what.kind == nccl_function::all_gather) {
       for (const auto& [member, input] : m.inputs) result.insert(result.end(), input.begin(), input.end());
     } else {
       result.resize(at(s.what.count * unit));
-      const num first = s.what.kind == step_kind::reduce_scatter ? me_ * s.what.count : 0;
+      const num first = s.what.kind == nccl_function::reduce_scatter ? me_ * s.what.count : 0;
       runtime::detail::reduce(c.type, c.reduce, inputs, first, s.what.count, result.data());
     }
     write(result, 0, static_cast<num>(result.size()) / unit);

@@ -89,7 +89,8 @@ TEST_CASE("place: which GPU") {
   process_place p = place_of(5, 8, 1);
   p.local_rank = 1;
   CHECK(device_of(p, 2) == 1);
-  CHECK_THROWS_WITH_AS(device_of(p, 0), "the engine nccl needs a GPU, and CUDA finds none here", engine_error);
+  CHECK_THROWS_WITH_AS(device_of(p, 0), "the engine nccl needs a GPU, and CUDA finds none here; use --engine threads",
+                       engine_error);
   CHECK_THROWS_WITH_AS(device_of(p, 1),
                        "rank 5 has LOCAL_RANK 1, but there are only 1 GPUs; ranks share them, for verification alone, "
                        "with SHARDPLAN_SHARE_GPU=1",

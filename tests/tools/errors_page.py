@@ -28,8 +28,8 @@ the sentence of the rule, and beside it stand its numbers, as types, then the pl
 test, which also counts the errors. [rules.md](rules.md) explains each rule; a plan that is asked about with `LegalPlan`
 instead of `checked` is no error. Name a plan, as below, and messages say the name instead of all policies.
 
-Of what a compiler prints, the `error` lines are shown, and before (g++) or after them (clang++) the line that names the
-rule with its numbers; the lines left out tell the way from `checked` to the rule. So are positions inside the library.
+Of what a compiler prints, the `error` lines are shown, and before (g++) or after them (clang++, nvcc) the line that names
+the rule with its numbers; the lines left out tell the way from `checked` to the rule. So are positions inside the library.
 """
 
 CASES = [
@@ -40,20 +40,25 @@ CASES = [
     ("plan_text_is_wrong_at_character", "A text that is no plan"),
 ]
 
-COMPILERS = [  # title, programs to try, major version, flags
-    ("g++ 12", ["g++-12", "g++"], "12", ["-std=c++20"]),
-    ("clang++ 14", ["clang++-14"], "14", ["-std=c++20"]),
-    ("clang++ 22, which puts the numbers into the message", ["clang++-22"], "22", ["-std=c++26"]),
+COMPILERS = [  # title, programs to try, major version, flags, whether it is shown for every case or the first alone
+    ("g++ 12", ["g++-12", "g++"], "12", ["-std=c++20", "-fsyntax-only"], True),
+    ("clang++ 14", ["clang++-14"], "14", ["-std=c++20", "-fsyntax-only"], True),
+    ("clang++ 19", ["clang++-19"], "19", ["-std=c++20", "-fsyntax-only"], False),
+    ("clang++ 22, which puts the numbers into the message", ["clang++-22"], "22", ["-std=c++26", "-fsyntax-only"], True),
+    ("nvcc 13", ["nvcc"], "13", ["-std=c++20", "-x", "cu", "-c", "-o", os.devnull], False),
 ]
 
 
 # Errors, and the line beside them that names the rule with its numbers.
-SHOWN = re.compile(r" error: |[Ii]n instantiation of .*(broken_with|wrong_at_character)<")
+SHOWN = re.compile(r" error: |[Ii]nstantiation of .*(broken_with|wrong_at_character)<")
 
 
 def find(programs, major):
     for program in filter(which, programs):
-        version = subprocess.run([program, "-dumpversion"], capture_output=True, text=True).stdout
+        if program == "nvcc":
+            version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split("release ")[-1]
+        else:
+            version = subprocess.run([program, "-dumpversion"], capture_output=True, text=True).stdout
         if version.split(".")[0].strip() == major:
             return program
     return None
@@ -68,18 +73,21 @@ def code(source):
 
 
 def said(program, flags, source):
-    command = [program, *flags, "-fsyntax-only", "-Iinclude", source.relative_to(ROOT).as_posix()]
+    command = [program, *flags, "-Iinclude", source.relative_to(ROOT).as_posix()]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-    lines = [line for line in run.stderr.splitlines() if SHOWN.search(line)]
-    return "\n".join(re.sub(r"^(include/[^:]*):\d+:\d+:", r"\1:", line) for line in lines)
+    lines = [line for line in (run.stderr + run.stdout).splitlines() if SHOWN.search(line)]
+    lines = [re.sub(r"^(include/[^:(]*)(:\d+:\d+|\(\d+\)):", r"\1:", line.strip()) for line in lines]
+    return "\n".join(re.sub(r'(?<=") at line \d+ of include/.*', "", line) for line in lines)
 
 
 def page(old):
     parts = [HEAD]
-    for name, title in CASES:
+    for index, (name, title) in enumerate(CASES):
         source = ROOT / "tests" / "compile_fail" / f"{name}.cpp"
         parts.append(f"## {title}\n\n```cpp\n{code(source)}\n```\n")
-        for compiler, programs, major, flags in COMPILERS:
+        for compiler, programs, major, flags, always in COMPILERS:
+            if index > 0 and not always:
+                continue
             heading = f"### {compiler}: {title.lower()}\n"
             program = find(programs, major)
             kept = re.search(re.escape(heading) + r"\n```text\n(.*?)\n```\n", old, re.S)

@@ -55,6 +55,8 @@ std::vector<change> all_changes() {
   const auto option = [&](std::string what, std::function<void(plan_spec&)> set) {
     out.push_back({std::move(what), 1, "", 12, [=](question& q) { set(q.plan); }});
   };
+  for (const char* pattern : {"layers.8.self_attn", "layers.0.self_attn.q_proj"})
+    option("modules", [=](plan_spec& p) { merge(p.modules, pattern, module_style::replicated); });
   for (cp_method m : {cp_method::ring, cp_method::all_gather}) option("method", [=](plan_spec& p) { p.method = m; });
   option("method", [](plan_spec& p) { p.method = cp_method::ulysses_ring, p.method_ulysses = 2, p.method_ring = 2; });
   for (layout_kind l : {layout_kind::full, layout_kind::zigzag, layout_kind::zigzag_documents})
@@ -190,6 +192,6 @@ int main() {
   const num missing = print("Mesh", rule::mesh_rules{}) + print("Model", rule::model_rules{}) +
                       print("Heads and widths", rule::head_rules{}) +
                       print("Sequence and batch", rule::sequence_rules{}) + print("Pipeline", rule::pipeline_rules{}) +
-                      print("Experts", rule::expert_rules{});
+                      print("Experts", rule::expert_rules{}) + print("Modules", rule::module_rules{});
   return missing == 0 ? 0 : 1;
 }

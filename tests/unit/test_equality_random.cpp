@@ -24,10 +24,10 @@ bool is_small(const question& q) {
   const model_spec& m = q.model;
   for (num size :
        {m.hidden_size, m.num_attention_heads, m.head_dim, m.intermediate_size, m.moe_intermediate_size, m.num_experts,
-        m.vocab_size, m.num_hidden_layers, m.sliding_window, m.decoder_sparse_step, q.batch.length})
+        m.vocab_size, m.num_hidden_layers, m.sliding_window, m.decoder_sparse_step, real_length(q.batch)})
     if (size > 100) return false;
   return world_size(q.plan) <= 8 && q.batch.rows <= 100 && micro_batches(q.plan, q.batch) <= 32 &&
-         q.batch.rows * q.batch.length <= 400;
+         q.batch.rows * real_length(q.batch) <= 400;
 }
 
 /// What the question leaves open: rows, and their length.

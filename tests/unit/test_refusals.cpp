@@ -152,7 +152,7 @@ bool mixed(const question& q, std::initializer_list<parameter_kind> kinds, num l
 
 num micro(const question& q) { return q.batch.micro_batches == 0 ? q.plan.pp : q.batch.micro_batches; }
 bool has_batch(const question& q) {
-  for (num n : {q.batch.length, q.batch.rows, micro(q)})
+  for (num n : {q.batch.length, q.batch.rows, q.batch.micro_batches})
     if (n < 0 || n > most) return false;
   return true;
 }

@@ -159,7 +159,7 @@ std::vector<boundary> boundaries() {
       {"the_layout_cuts_the_row", about("", [](question& q) { q.plan.layout = layout_kind::full; }),
        about("cp=2", [](question& q) { q.plan.layout = layout_kind::full; }), "context_degree=2", "contiguous"},
       {"batch_sizes_are_in_range", about("", batch(0, 0, 0)), about("", batch(-1, 0, 0)),
-       "length=-1 rows=0 num_micro_batches=1", "leave out"},
+       "length=-1 rows=0 given_micro_batches=0", "leave out"},
       {"documents_fill_the_row", about("", batch(12, 0, 0, listed(5, 7))), about("", batch(13, 0, 0, listed(5, 7))),
        "document_tokens=12 length=13 shortest_document=5", "leave out length"},
       {"documents_fill_the_row", about("", batch(0, 0, 0, listed(1, 7))), about("", batch(0, 0, 0, listed(0, 7))),

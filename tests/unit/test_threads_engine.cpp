@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "collective_checks.hpp"
 #include "runtime/engine/threads/threads.hpp"
 #include "collective_checks.hpp"
 

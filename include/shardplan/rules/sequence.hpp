@@ -46,7 +46,7 @@ struct batch_sizes_are_in_range {
   SHARDPLAN_SENTENCE("length, rows and micro-batches must not be negative, and at most 2147483647");
   static constexpr rule_kind kind = rule_kind::math;
   static constexpr char source[] = "0 says that a size is not known; a negative one says nothing";
-  using operands = list<fact::length_operand, fact::rows_operand, fact::num_micro_batches_operand>;
+  using operands = list<fact::length_operand, fact::rows_operand, fact::given_micro_batches_operand>;
   static constexpr bool holds(num length, num rows, num micro_batches) {
     for (num size : {length, rows, micro_batches})
       if (size < 0 || size > max_degree) return false;

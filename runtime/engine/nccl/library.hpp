@@ -31,7 +31,7 @@ class device_communicator {
   /// Whether all members have connected, and all that was begun is on its way.
   virtual bool ready() = 0;
   /// Begins the steps. pre: ready(); done() when a buffer is the host's, which must stay until it is done() again
-  virtual void start(const device_call& call, const std::vector<step>& steps) = 0;
+  virtual void start(const device_call& call, const std::vector<nccl_step>& steps) = 0;
   /// Whether all that was begun has ended.
   virtual bool done() = 0;
   /// Ends what is under way, wherever it is.

@@ -91,7 +91,7 @@ void nccl_line::stage(device_call& call) {
   call.in = static_cast<const std::byte*>(to);
 }
 
-void nccl_line::enqueue(const device_call& call, const step& s) {
+void nccl_line::enqueue(const device_call& call, const nccl_step& s) {
   const num unit = size_of(call.type);
   const void* const from = s.from < 0 ? nullptr : call.in + s.from * unit;
   void* const to = s.to < 0 ? nullptr : call.out + s.to * unit;
@@ -101,21 +101,21 @@ void nccl_line::enqueue(const device_call& call, const step& s) {
   const ncclRedOp_t op = operator_of(call.reduce);
   const auto enqueued = [&]() -> ncclResult_t {
     switch (s.kind) {
-      case step_kind::all_reduce:
+      case nccl_function::all_reduce:
         return ncclAllReduce(from, to, count, type, op, comm_, stream_.get());
-      case step_kind::all_gather:
+      case nccl_function::all_gather:
         return ncclAllGather(from, to, count, type, comm_, stream_.get());
-      case step_kind::reduce_scatter:
+      case nccl_function::reduce_scatter:
         return ncclReduceScatter(from, to, count, type, op, comm_, stream_.get());
-      case step_kind::broadcast:
+      case nccl_function::broadcast:
         return ncclBroadcast(from, to, count, type, peer, comm_, stream_.get());
-      case step_kind::reduce:
+      case nccl_function::reduce:
         return ncclReduce(from, to, count, type, op, peer, comm_, stream_.get());
-      case step_kind::send:
+      case nccl_function::send:
         return ncclSend(from, count, type, peer, comm_, stream_.get());
-      case step_kind::receive:
+      case nccl_function::receive:
         return ncclRecv(to, count, type, peer, comm_, stream_.get());
-      case step_kind::copy:
+      case nccl_function::copy:
         break;
     }
     return ncclSuccess;
@@ -123,10 +123,10 @@ void nccl_line::enqueue(const device_call& call, const step& s) {
   check(enqueued(), name_of(s.kind), comm_);
 }
 
-void nccl_line::enqueue_copies(const device_call& call, const std::vector<step>& steps) {
+void nccl_line::enqueue_copies(const device_call& call, const std::vector<nccl_step>& steps) {
   const num unit = size_of(call.type);
-  for (const step& s : steps) {
-    if (s.kind != step_kind::copy) continue;
+  for (const nccl_step& s : steps) {
+    if (s.kind != nccl_function::copy) continue;
     const std::byte* const from = call.in + s.from * unit;
     std::byte* const to = call.out + s.to * unit;
     if (from == to) continue;  // the part lies where it belongs in the whole
@@ -136,14 +136,14 @@ void nccl_line::enqueue_copies(const device_call& call, const std::vector<step>&
   }
 }
 
-void nccl_line::start(const device_call& asked, const std::vector<step>& steps) {
+void nccl_line::start(const device_call& asked, const std::vector<nccl_step>& steps) {
   device_call call = asked;
   put_after(producer_, stream_.get());
   stage(call);
   enqueue_copies(call, steps);
   check(ncclGroupStart(), "ncclGroupStart");
   try {
-    for (const step& s : steps) enqueue(call, s);
+    for (const nccl_step& s : steps) enqueue(call, s);
   } catch (...) {
     static_cast<void>(ncclGroupEnd());
     throw;

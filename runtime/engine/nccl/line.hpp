@@ -27,14 +27,14 @@ class nccl_line final : public device_communicator {
   nccl_line& operator=(const nccl_line&) = delete;
 
   bool ready() override;
-  void start(const device_call& call, const std::vector<step>& steps) override;
+  void start(const device_call& call, const std::vector<nccl_step>& steps) override;
   bool done() override;
   void abort() noexcept override;
 
  private:
   void stage(device_call& call);
-  void enqueue(const device_call& call, const step& s);
-  void enqueue_copies(const device_call& call, const std::vector<step>& steps);
+  void enqueue(const device_call& call, const nccl_step& s);
+  void enqueue_copies(const device_call& call, const std::vector<nccl_step>& steps);
 
   CUstream_st* const& producer_;
   cuda::stream stream_;

@@ -50,7 +50,8 @@ process_place read_place(const variable_reader& variable) {
 }
 
 num device_of(const process_place& place, num num_devices) {
-  if (num_devices == 0) throw engine_error("the engine nccl needs a GPU, and CUDA finds none here");
+  if (num_devices == 0)
+    throw engine_error("the engine nccl needs a GPU, and CUDA finds none here; use --engine threads");
   if (place.share_gpu) return place.local_rank % num_devices;
   if (place.local_rank < num_devices) return place.local_rank;
   throw engine_error("rank " + std::to_string(place.rank) + " has LOCAL_RANK " + std::to_string(place.local_rank) +

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/nccl/rank.hpp"
 
+#include <algorithm>  // copy
+#include <thread>     // jthread
+
 namespace shardplan::runtime::detail {
 
 namespace {
@@ -84,7 +87,7 @@ void nccl_rank::collect(const nccl_membership& m, const request& r) {
     line = library_->connect(id, static_cast<num>(m.ranks.size()), m.index);
     connect(*line, r, others);
   }
-  carry_out(*line, r, steps_of(r, m.index, static_cast<num>(m.ranks.size())), others);
+  carry_out(*line, r, nccl_steps_of(r, m.index, static_cast<num>(m.ranks.size())), others);
 }
 
 void nccl_rank::send(const nccl_membership& m, const request& r) {
@@ -123,14 +126,14 @@ void nccl_rank::receive(const nccl_membership& m, const request& r) {
     c.line = library_->connect(to_id(l, from), 2, 1);
     connect(*c.line, r, others);
   }
-  if (r.out_size > 0) carry_out(*c.line, r, {{step_kind::receive, -1, 0, r.out_size, 0}}, others);
+  if (r.out_size > 0) carry_out(*c.line, r, {{nccl_function::receive, -1, 0, r.out_size, 0}}, others);
 }
 
 void nccl_rank::connect(device_communicator& line, const request& r, const std::vector<num>& others) {
   mail_.wait([&] { return line.ready(); }, [&] { return others; }, false, r);
 }
 
-void nccl_rank::carry_out(device_communicator& line, const request& r, const std::vector<step>& steps,
+void nccl_rank::carry_out(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
                           const std::vector<num>& others) {
   if (steps.empty()) return;
   line.start({r.type, r.reduce, r.in, r.in_size, r.out, r.out_size}, steps);
@@ -146,7 +149,8 @@ void nccl_rank::go_on() {
       channel::parcel& p = c.waiting.front();
       const num size = p.call.in_size;
       if (size == 0) continue;
-      c.line->start({p.call.type, p.call.reduce, p.data.get(), size, nullptr, 0}, {{step_kind::send, 0, -1, size, 1}});
+      c.line->start({p.call.type, p.call.reduce, p.data.get(), size, nullptr, 0},
+                    {{nccl_function::send, 0, -1, size, 1}});
       c.under_way.push_back(std::move(p.data));
     }
   }
@@ -167,14 +171,17 @@ void nccl_rank::finish_sending(const request& call) {
 }
 
 void nccl_rank::abort() {
-  for (auto& [ranks, line] : lines_)
-    if (line != nullptr) line->abort();
-  for (auto* channels : {&outgoing_, &incoming_}) {
-    for (auto& [key, c] : *channels)
-      if (c.line != nullptr) c.line->abort();
-    channels->clear();
-  }
+  std::vector<std::jthread> all;  // at once, because each may take its time
+  const auto end = [&](device_communicator* line) {
+    if (line != nullptr) all.emplace_back([line] { line->abort(); });
+  };
+  for (const auto& [ranks, line] : lines_) end(line.get());
+  for (const auto* channels : {&outgoing_, &incoming_})
+    for (const auto& [key, c] : *channels) end(c.line.get());
+  all.clear();
   lines_.clear();
+  outgoing_.clear();
+  incoming_.clear();
 }
 
 }  // namespace shardplan::runtime::detail

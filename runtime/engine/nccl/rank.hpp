@@ -46,7 +46,7 @@ class nccl_rank {
   void collect_alone(const request& r);
   void send(const nccl_membership& m, const request& r);
   void receive(const nccl_membership& m, const request& r);
-  void carry_out(device_communicator& line, const request& r, const std::vector<step>& steps,
+  void carry_out(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
                  const std::vector<num>& others);
   void connect(device_communicator& line, const request& r, const std::vector<num>& others);
   void go_on();

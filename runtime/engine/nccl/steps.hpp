@@ -9,9 +9,18 @@
 
 namespace shardplan::runtime {
 
-enum class step_kind : unsigned char { all_reduce, all_gather, reduce_scatter, broadcast, reduce, send, receive, copy };
+enum class nccl_function : unsigned char {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  broadcast,
+  reduce,
+  send,
+  receive,
+  copy
+};
 
-constexpr std::string_view name_of(step_kind k) {
+constexpr std::string_view name_of(nccl_function k) {
   constexpr std::string_view names[] = {"ncclAllReduce", "ncclAllGather", "ncclReduceScatter", "ncclBroadcast",
                                         "ncclReduce",    "ncclSend",      "ncclRecv",          "cudaMemcpyAsync"};
   return names[static_cast<std::size_t>(k)];
@@ -19,19 +28,19 @@ constexpr std::string_view name_of(step_kind k) {
 
 /// Counts and offsets in elements; `count` as NCCL counts: of all_gather the part that is sent, of reduce_scatter the
 /// part that is received.
-struct step {
-  step_kind kind{};
+struct nccl_step {
+  nccl_function kind{};
   num from = 0;  ///< offset in the request's `in`; -1: a member that only receives
   num to = 0;    ///< offset in the request's `out`; -1: a member that only sends
   num count = 0;
   num peer = -1;  ///< member: root, destination or source
-  friend bool operator==(const step&, const step&) = default;
+  friend bool operator==(const nccl_step&, const nccl_step&) = default;
 };
 
 /// The steps of member `index` of n > 1, all to be called as one group of NCCL; what has no elements is left out. Of a
 /// barrier, of sends and of receives there are none.
 /// pre: disagreement() of all members' calls is ""
-std::vector<step> steps_of(const request& call, num index, num n);
+std::vector<nccl_step> nccl_steps_of(const request& call, num index, num n);
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_ENGINE_NCCL_STEPS_HPP

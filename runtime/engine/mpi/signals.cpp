@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/mpi/signals.hpp"
+
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "runtime/error.hpp"
+
+namespace shardplan::runtime::detail {
+
+namespace {
+
+volatile sig_atomic_t requested = 0;
+const char* volatile expired_text = nullptr;
+
+void on_request(int) { requested = 1; }
+
+void on_expired(int) {
+  if (expired_text != nullptr) {
+    const ssize_t ignored = ::write(STDERR_FILENO, expired_text, std::strlen(expired_text));
+    static_cast<void>(ignored);
+  }
+  ::_exit(engine_error::exit_code);
+}
+
+void handle(int number, void (*by)(int), int flags) {
+  struct sigaction action {};
+  action.sa_handler = by;
+  action.sa_flags = flags;
+  ::sigaction(number, &action, nullptr);
+}
+
+void set_alarm(std::chrono::milliseconds in) {
+  itimerval when{};
+  when.it_value.tv_sec = in.count() / 1000;
+  when.it_value.tv_usec = in.count() % 1000 * 1000;
+  ::setitimer(ITIMER_REAL, &when, nullptr);
+}
+
+}  // namespace
+
+void note_requests_to_end() { handle(SIGTERM, on_request, static_cast<int>(SA_RESETHAND | SA_RESTART)); }
+
+bool told_to_end() { return requested != 0; }
+
+time_limit::time_limit(std::chrono::milliseconds limit, const char* text) {
+  expired_text = text;
+  handle(SIGALRM, on_expired, 0);
+  set_alarm(limit);
+}
+
+time_limit::~time_limit() {
+  set_alarm(std::chrono::milliseconds(0));
+  handle(SIGALRM, SIG_DFL, 0);
+}
+
+}  // namespace shardplan::runtime::detail
