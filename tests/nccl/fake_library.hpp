@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "runtime/engine/nccl/library.hpp"
+#include "runtime/engine/nccl/remote_error.hpp"
 #include "runtime/engine/reduce.hpp"
 
 namespace fake {
@@ -87,7 +88,7 @@ class line final : public device_communicator {
   };
 
   bool connected() const {
-    if (shared_->aborted) throw engine_error("the communicator was aborted");
+    if (shared_->aborted) throw remote_error("the communicator was aborted");
     for (const auto& [member, times] : shared_->members)
       if (times != 1) throw engine_error("member " + std::to_string(member) + " has connected twice");
     return static_cast<num>(shared_->members.size()) == shared_->n;

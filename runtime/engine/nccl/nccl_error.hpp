@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/error.hpp"
+#include "runtime/engine/nccl/remote_error.hpp"
 
 namespace shardplan::runtime::detail {
 
@@ -16,8 +16,10 @@ namespace shardplan::runtime::detail {
 inline void check(ncclResult_t code, std::string_view call, ncclComm_t comm = nullptr) {
   if (code == ncclSuccess || code == ncclInProgress) return;
   const char* const more = ncclGetLastError(comm);
-  throw engine_error(std::string(call) + ": " + ncclGetErrorString(code) +
-                     (more != nullptr && *more != '\0' ? " (" + std::string(more) + ")" : ""));
+  const std::string text = std::string(call) + ": " + ncclGetErrorString(code) +
+                           (more != nullptr && *more != '\0' ? " (" + std::string(more) + ")" : "");
+  if (code == ncclRemoteError) throw remote_error(text);
+  throw engine_error(text);
 }
 
 }  // namespace shardplan::runtime::detail

@@ -4,12 +4,14 @@
 #include <algorithm>  // copy
 #include <thread>     // jthread
 
+#include "runtime/engine/nccl/remote_error.hpp"
+
 namespace shardplan::runtime::detail {
 
 namespace {
 
 /// NCCL may notice that another rank has failed before that rank has said so.
-constexpr std::chrono::milliseconds failure_grace{200};
+constexpr std::chrono::milliseconds failure_grace{500};
 
 std::size_t at(num i) { return static_cast<std::size_t>(i); }
 
@@ -52,7 +54,7 @@ void nccl_rank::perform(const nccl_membership& m, const request& r) {
     throw;
   } catch (const engine_error& e) {  // of NCCL or CUDA: who and where is known here alone
     abort();
-    if (mail_.hears_of_failure(failure_grace)) throw run_aborted{};
+    if (dynamic_cast<const remote_error*>(&e) != nullptr && mail_.hears_of_failure(failure_grace)) throw run_aborted{};
     throw collective_error("rank " + std::to_string(mail_.rank()) + " calls " + describe(r) + " with " +
                            describe_ranks(m.ranks) + ": " + e.what());
   } catch (...) {
