@@ -31,6 +31,7 @@ RUNTIME = {
     "verify": ["engine", "device", "checkpoint", "reference", "sharded"],
     "cli": ["engine", "device", "checkpoint", "reference", "sharded", "verify"],
 }
+ENGINE_ON_DEVICE = "engine/nccl"  # the engine that may include device/cuda
 NAMES_ENGINES = {"cli"}  # the only folder of runtime/ that may include engine/threads, engine/mpi, ...
 PLAN_FREE = {"reference": set("text_view meta model models parameters region".split())}  # all of the core that these may include
 
@@ -128,6 +129,8 @@ def check_runtime(files):
                     continue
                 if not folder:
                     fault(path, f'"{included}": runtime/*.hpp include nothing of the folders')
+                elif "/".join(parts[1:-1]) == ENGINE_ON_DEVICE and theirs[:2] == ["device", "cuda"]:
+                    continue
                 elif theirs[0] != folder and not any(target == a or theirs[0] == a for a in RUNTIME[folder]):
                     fault(path, f'"{included}": runtime/{folder} may not include it')
                 elif theirs[0] == "engine" and len(theirs) > 2 and folder not in NAMES_ENGINES:

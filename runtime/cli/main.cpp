@@ -30,15 +30,16 @@ std::string version() {
   return fmt::format("{}.{}.{}", SHARDPLAN_VERSION_MAJOR, SHARDPLAN_VERSION_MINOR, SHARDPLAN_VERSION_PATCH);
 }
 
-/// Whether processes are asked for, also where the options cannot be read: then one of them says so for all.
-bool asks_for_mpi(int argc, const char* const* argv) {
+/// The engine of processes that is asked for, also where the options cannot be read: then one of them says so for all.
+engine_kind asked_engine(int argc, const char* const* argv) {
   const std::vector<std::string_view> words(argv + 1, argv + argc);
   const std::string_view command = words.empty() ? "" : words[0];
-  if (command != "run" && command != "verify" && command != "sweep") return false;
-  bool asked = false;
-  for (std::size_t i = 1; i < words.size(); ++i)
-    asked = asked || words[i] == "--engine=mpi" || (words[i] == "mpi" && words[i - 1] == "--engine");
-  return asked;
+  if (command != "run" && command != "verify" && command != "sweep") return engine_kind::threads;
+  for (engine_kind e : {engine_kind::mpi, engine_kind::nccl})
+    for (std::size_t i = 1; i < words.size(); ++i)
+      if (words[i] == fmt::format("--engine={}", name_of(e)) || (words[i] == name_of(e) && words[i - 1] == "--engine"))
+        return e;
+  return engine_kind::threads;
 }
 
 /// What was given on the command line. Files are compared by what they hold, and where results go is one rank's affair.
@@ -95,7 +96,11 @@ int main(int argc, char** argv) {
   const std::optional<outcome> answer = read(app, argc, argv, s);
   // The flag counts even where the options could not be read.
   const bool as_json = s.common.json || std::count(argv, argv + argc, std::string_view("--json")) > 0;
-  const auto kind = asks_for_mpi(argc, argv) ? shardplan::engine_kind::mpi : shardplan::engine_kind::threads;
-  s.engine = make_engine(kind, s.common.timeout, [as_json](const outcome& out) { return print(out, as_json); });
+  const printer print_all = [as_json](const outcome& out) { return print(out, as_json); };
+  try {
+    s.engine = make_engine(asked_engine(argc, argv), s.common.timeout, print_all);
+  } catch (...) {  // there is no GPU, or not all ranks came: nobody is there to tell
+    return print_all(answer ? *answer : outcome_of(std::current_exception()));
+  }
   s.engine->end(answer ? *answer : execute(app, s));
 }

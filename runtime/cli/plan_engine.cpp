@@ -9,6 +9,9 @@
 #ifdef SHARDPLAN_HAS_MPI
 #include "runtime/cli/mpi_engine.hpp"
 #endif
+#ifdef SHARDPLAN_HAS_NCCL
+#include "runtime/cli/nccl_engine.hpp"
+#endif
 
 namespace shardplan::cli {
 namespace {
@@ -61,6 +64,9 @@ bool is_built(engine_kind kind) {
 #ifdef SHARDPLAN_HAS_MPI
   if (kind == engine_kind::mpi) return true;
 #endif
+#ifdef SHARDPLAN_HAS_NCCL
+  if (kind == engine_kind::nccl) return true;
+#endif
   return kind == engine_kind::threads;
 }
 
@@ -68,6 +74,9 @@ std::unique_ptr<plan_engine> make_engine(engine_kind kind, [[maybe_unused]] std:
                                          printer print) {
 #ifdef SHARDPLAN_HAS_MPI
   if (kind == engine_kind::mpi) return make_mpi_engine(timeout, std::move(print));
+#endif
+#ifdef SHARDPLAN_HAS_NCCL
+  if (kind == engine_kind::nccl) return make_nccl_engine(timeout, std::move(print));
 #endif
   static_cast<void>(kind);
   return std::make_unique<threads_engine>(std::move(print));

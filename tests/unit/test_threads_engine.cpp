@@ -12,6 +12,7 @@
 
 #include "collective_checks.hpp"
 #include "runtime/engine/threads/threads.hpp"
+#include "collective_checks.hpp"
 
 namespace {
 

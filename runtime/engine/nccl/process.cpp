@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/nccl/process.hpp"
+
+#include <cstdio>   // fprintf
+#include <cstdlib>  // getenv, setenv, _Exit
+
+#include "runtime/engine/nccl/cuda_library.hpp"
+
+namespace shardplan::runtime {
+
+std::string nccl_obstacle() {
+  try {
+    static_cast<void>(device_of({}, cuda::count_devices()));
+  } catch (const engine_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+nccl_process::nccl_process(std::chrono::milliseconds timeout) {
+  const process_place place = read_place([](const char* name) { return std::getenv(name); });
+  device_ = static_cast<int>(device_of(place, cuda::count_devices()));
+  for (const auto& [name, value] : shared_gpu_variables(place)) setenv(name.c_str(), value.c_str(), 0);
+  if (place.share_gpu && place.rank == 0)
+    std::fprintf(stderr,
+                 "shardplan: SHARDPLAN_SHARE_GPU=1: ranks may share a GPU and talk by sockets; this is for "
+                 "verification, and says nothing about speed\n");
+  library_ = std::make_shared<cuda_library>(device_);
+  world_ = std::make_unique<nccl_communicator>(place, timeout, library_);
+}
+
+nccl_process::~nccl_process() = default;
+
+void nccl_process::follow(CUstream_st* producer) { library_->follow(producer); }
+
+void nccl_process::finish() { world_.reset(); }
+
+void nccl_process::abort(int exit_code) {
+  world_->leave();
+  std::_Exit(exit_code);
+}
+
+}  // namespace shardplan::runtime
