@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shardplan command. Exit status: 0 yes, 1 no, 2 bad usage or input, 3 the engine failed.
 #include <fmt/format.h>
+#include <unistd.h>  // execv
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <shardplan/version.hpp>
 
 #include "runtime/checkpoint/json_file.hpp"
@@ -40,6 +44,16 @@ engine_kind asked_engine(int argc, const char* const* argv) {
       if (words[i] == fmt::format("--engine={}", name_of(e)) || (words[i] == name_of(e) && words[i - 1] == "--engine"))
         return e;
   return engine_kind::threads;
+}
+
+/// Becomes the program that has that engine, where it is not part of this one. engine_error when it cannot be started.
+void hand_over([[maybe_unused]] engine_kind engine, [[maybe_unused]] char** argv) {
+#ifdef SHARDPLAN_NCCL_PROGRAM
+  if (engine != engine_kind::nccl) return;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / SHARDPLAN_NCCL_PROGRAM;
+  execv(program.c_str(), argv);
+  throw engine_error(fmt::format("--engine nccl: cannot start '{}': {}", program.string(), std::strerror(errno)));
+#endif
 }
 
 /// What was given on the command line. Files are compared by what they hold, and where results go is one rank's affair.
@@ -98,6 +112,7 @@ int main(int argc, char** argv) {
   const bool as_json = s.common.json || std::count(argv, argv + argc, std::string_view("--json")) > 0;
   const printer print_all = [as_json](const outcome& out) { return print(out, as_json); };
   try {
+    hand_over(asked_engine(argc, argv), argv);
     s.engine = make_engine(asked_engine(argc, argv), s.common.timeout, print_all);
   } catch (...) {  // there is no GPU, or not all ranks came: nobody is there to tell
     return print_all(answer ? *answer : outcome_of(std::current_exception()));
