@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build python3 libeigen3-dev libopenblas-dev libfmt-dev
           libcli11-dev doctest-dev libopenmpi-dev openmpi-bin)
 case "${1:-all}" in
   build) ;;
-  all) packages+=(clang-14 clang-format-14 libbenchmark-dev) ;;
+  all) packages+=(clang-14 clang-format-14 libbenchmark-dev iproute2) ;;
   *) echo "usage: $0 [build|all]" >&2; exit 2 ;;
 esac
 
