@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans carried out by the kernels' source, against the baseline: outputs, every gradient, optimizer steps, and what is
-// sent. Ranks are threads, and the memory of their device, which holds NaN until it is written, is the host's.
+// sent. Ranks are threads; the memory of their devices holds NaN until it is written.
 #include "runtime/checkpoint/init.hpp"
 #include "runtime/reference/training.hpp"
 #include "runtime/verify/ledger_comparison.hpp"
@@ -16,10 +16,19 @@ gathered_result<T> run_kernels(const checkpoint& weights, const plan_spec& plan,
                                std::vector<recorder>* sent = nullptr) {
   gathered_result<T> result;
   auto ledgers = run(world_size(plan), std::chrono::seconds(120), [&](thread_communicator& comm) {
-    const cuda::host_launcher launcher(comm.rank() % 2 != 0);  // blocks and threads in either order
-    auto mine = run_sharded<T, planned_methods>(comm, weights, plan, micro_batches, shares_of(rows, plan), options,
-                                                kernels_on_host(launcher));
-    if (comm.rank() == 0) result = std::move(mine);
+    const bool reversed = comm.rank() % 2 != 0;  // blocks and threads in either order
+    const auto run_on = [&](auto& engine, const auto& launcher) {
+      auto mine = run_sharded<T, planned_methods>(engine, weights, plan, micro_batches, shares_of(rows, plan), options,
+                                                  cuda::cuda_device(launcher));
+      if (comm.rank() == 0) result = std::move(mine);
+    };
+    if constexpr (std::is_same_v<T, double>) {
+      guarded::arena memory;
+      guarded::communicator engine(comm, memory);
+      run_on(engine, guarded::launcher(memory, reversed));
+    } else {
+      run_on(comm, cuda::host_launcher(reversed));
+    }
   });
   if (sent != nullptr) *sent = std::move(ledgers);
   return result;

@@ -92,7 +92,7 @@ class cuda_device : public launcher_handle<L> {
   using places = uploaded_places<handle>;
   using pairs = device_pairs<L>;
 
-  using launcher_handle<L>::launcher_handle;
+  explicit cuda_device(const L& on) : launcher_handle<L>(on) {}
 
   template <class T>
   class online_attention {
