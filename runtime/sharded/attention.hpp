@@ -12,44 +12,38 @@
 #include <span>
 #include <vector>
 
-#include "runtime/device/attention.hpp"
 #include "runtime/sharded/rank_view.hpp"
 
 namespace shardplan::runtime {
 
 /// Tokens for heads: x (n, heads, D) of this rank becomes (U * n, heads / U, D), the tokens of all U ranks one after
 /// another.
-template <class T, Communicator C, class Group>
-buffer<T> trade_tokens_for_heads(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
+template <class T, Communicator C, Device D, class Group>
+buffer_on<D, T> trade_tokens_for_heads(const rank_view<C, D>& view, const Group& group, std::span<const T> x, num heads,
+                                       num head_dim) {
   const num ranks = group.size(), n = static_cast<num>(x.size()) / (heads * head_dim);
   const num share = num_traded_heads(heads, ranks);
-  buffer<T> out(static_cast<std::size_t>(ranks * n * share * head_dim)), in(out.size());
-  auto to = out.begin();
-  for (num u = 0; u < ranks; ++u)
-    for (num i = 0; i < n; ++i)
-      to = std::copy_n(x.begin() + (i * heads + first_traded_head(heads, ranks, u)) * head_dim, share * head_dim, to);
+  auto out = allocate<T>(view.on, static_cast<std::size_t>(ranks * n * share * head_dim)),
+       in = allocate<T>(view.on, out.size());
+  pack_heads<T>(view.on, x, heads, head_dim, ranks, out);
   const std::vector<num> counts(static_cast<std::size_t>(ranks), n * share * head_dim);
   const std::span<const num> each(counts);
-  comm.all_to_all(group, read_only(out), each, std::span<T>(in), each);
+  view.comm.all_to_all(group, read_only(out), each, std::span<T>(in), each);
   return in;
 }
 
 /// Heads for tokens: from (U * n, heads / U, D) back to (n, heads, D). A head that went to several ranks is summed:
 /// that is a gradient, which each of them owes a part of.
-template <class T, Communicator C, class Group>
-buffer<T> trade_heads_for_tokens(C& comm, const Group& group, std::span<const T> x, num heads, num head_dim) {
+template <class T, Communicator C, Device D, class Group>
+buffer_on<D, T> trade_heads_for_tokens(const rank_view<C, D>& view, const Group& group, std::span<const T> x, num heads,
+                                       num head_dim) {
   const num ranks = group.size(), share = num_traded_heads(heads, ranks);
   const num n = static_cast<num>(x.size()) / (ranks * share * head_dim);
-  buffer<T> in(x.size()), out(static_cast<std::size_t>(n * heads * head_dim), T{0});
+  auto in = allocate<T>(view.on, x.size()), out = allocate<T>(view.on, static_cast<std::size_t>(n * heads * head_dim));
   const std::vector<num> counts(static_cast<std::size_t>(ranks), n * share * head_dim);
   const std::span<const num> each(counts);
-  comm.all_to_all(group, x, each, std::span<T>(in), each);
-  const T* from = in.data();
-  for (num u = 0; u < ranks; ++u)
-    for (num i = 0; i < n; ++i) {
-      T* to = out.data() + (i * heads + first_traded_head(heads, ranks, u)) * head_dim;
-      for (num j = 0; j < share * head_dim; ++j) to[j] += *from++;
-    }
+  view.comm.all_to_all(group, x, each, std::span<T>(in), each);
+  sum_heads<T>(view.on, in, heads, head_dim, ranks, out);
   return out;
 }
 
@@ -67,76 +61,77 @@ inline std::vector<token_places> join(std::span<const std::vector<token_places>>
 }
 
 /// What the attention of one layer is asked: q (n, H, D), k and v (n, K, D), rotated.
-template <class T>
+template <class T, class D = cpu_device>
 struct attention_inputs {
-  buffer<T> q, k, v;
+  buffer_on<D, T> q, k, v;
 };
 
 /// The plan's own methods. Another method is another class with these two members. `places` of every context-parallel
 /// rank's tokens say who may attend to whom; `window` how far back (0: any distance).
-template <class T>
+template <class T, class D = cpu_device>
 class planned_attention {
  public:
   /// Result (n, H, D).
   template <Communicator C>
-  buffer<T> forward(const rank_view<C>& view, attention_inputs<T> x, std::span<const std::vector<token_places>> places,
-                    num window) {
+  buffer_on<D, T> forward(const rank_view<C, D>& view, attention_inputs<T, D> x,
+                          std::span<const std::vector<token_places>> places, num window) {
     q_size_ = x.q.size(), k_size_ = x.k.size();
     const groups<C> g(view, q_size_, k_size_, places);
     held_ = std::move(x);
     if (g.n == 0) return {};  // every rank holds equally many tokens: none has any
     if (g.U > 1) {
-      held_.q = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.q, g.heads, g.D);
-      held_.k = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.k, g.kv_heads, g.D);
-      held_.v = trade_tokens_for_heads<T>(view.comm, g.ulysses, held_.v, g.kv_heads, g.D);
+      held_.q = trade_tokens_for_heads<T>(view, g.ulysses, held_.q, g.heads, g.head_dim);
+      held_.k = trade_tokens_for_heads<T>(view, g.ulysses, held_.k, g.kv_heads, g.head_dim);
+      held_.v = trade_tokens_for_heads<T>(view, g.ulysses, held_.v, g.kv_heads, g.head_dim);
     }
-    const std::vector<token_places> mine = g.places_of(g.ring.index());
-    online_attention<T> attention(held_.q, mine, g.my_heads, g.D, window);
+    const auto mine = upload_places(view.on, g.places_of(g.ring.index()));
+    typename D::template online_attention<T> attention(view.on, held_.q, mine, g.my_heads, g.head_dim, window);
     if (view.plan.method == cp_method::all_gather) {
-      const buffer<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
-      attention.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads);
+      const auto k = gathered(view, g.ring, held_.k), v = gathered(view, g.ring, held_.v);
+      attention.attend(k, v, upload_places(view.on, join(places, 0, view.plan.cp)), g.my_kv_heads);
     } else {
-      buffer<T> k = held_.k, v = held_.v;
+      auto k = copied<T>(view.on, held_.k), v = copied<T>(view.on, held_.v);
       for (num hop = 0; hop < g.R; ++hop) {
-        attention.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads);
+        attention.attend(k, v, upload_places(view.on, g.places_of(g.from(hop))), g.my_kv_heads);
         if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);  // R - 1 hops: no block comes home
       }
     }
-    out_.resize(held_.q.size());
-    log_sum_.resize(held_.q.size() / static_cast<std::size_t>(g.D));
+    out_ = allocate<T>(view.on, held_.q.size());
+    log_sum_ = allocate<T>(view.on, held_.q.size() / static_cast<std::size_t>(g.head_dim));
     attention.finish(out_, log_sum_);
-    return g.U > 1 ? trade_heads_for_tokens<T>(view.comm, g.ulysses, out_, g.heads, g.D) : out_;
+    return g.U > 1 ? trade_heads_for_tokens<T>(view, g.ulysses, out_, g.heads, g.head_dim) : copied<T>(view.on, out_);
   }
 
   /// From the gradient of the result (n, H, D) to those of the inputs.
   template <Communicator C>
-  attention_inputs<T> backward(const rank_view<C>& view, buffer<T> dout,
-                               std::span<const std::vector<token_places>> places, num window) {
+  attention_inputs<T, D> backward(const rank_view<C, D>& view, buffer_on<D, T> dout,
+                                  std::span<const std::vector<token_places>> places, num window) {
     const groups<C> g(view, q_size_, k_size_, places);
     if (g.n == 0) return {};
-    if (g.U > 1) dout = trade_tokens_for_heads<T>(view.comm, g.ulysses, dout, g.heads, g.D);
-    const std::vector<token_places> mine = g.places_of(g.ring.index());
-    attention_gradient<T> gradient(held_.q, out_, dout, log_sum_, mine, g.my_heads, g.D, window);
-    buffer<T> dk(held_.k.size(), T{0}), dv(held_.v.size(), T{0});
+    if (g.U > 1) dout = trade_tokens_for_heads<T>(view, g.ulysses, dout, g.heads, g.head_dim);
+    const auto mine = upload_places(view.on, g.places_of(g.ring.index()));
+    typename D::template attention_gradient<T> gradient(view.on, held_.q, out_, dout, log_sum_, mine, g.my_heads,
+                                                        g.head_dim, window);
+    auto dk = filled<T>(view.on, held_.k.size(), T{0}), dv = filled<T>(view.on, held_.v.size(), T{0});
     if (view.plan.method == cp_method::all_gather) {
-      const buffer<T> k = gathered(view.comm, g.ring, held_.k), v = gathered(view.comm, g.ring, held_.v);
-      buffer<T> all_dk(k.size(), T{0}), all_dv(v.size(), T{0});
-      gradient.attend(k, v, join(places, 0, view.plan.cp), g.my_kv_heads, all_dk, all_dv);
+      const auto k = gathered(view, g.ring, held_.k), v = gathered(view, g.ring, held_.v);
+      auto all_dk = filled<T>(view.on, k.size(), T{0}), all_dv = filled<T>(view.on, v.size(), T{0});
+      gradient.attend(k, v, upload_places(view.on, join(places, 0, view.plan.cp)), g.my_kv_heads, all_dk, all_dv);
       view.comm.reduce_scatter(g.ring, read_only(all_dk), std::span<T>(dk));
       view.comm.reduce_scatter(g.ring, read_only(all_dv), std::span<T>(dv));
     } else {
-      buffer<T> k = held_.k, v = held_.v;
+      auto k = copied<T>(view.on, held_.k), v = copied<T>(view.on, held_.v);
       for (num hop = 0; hop < g.R; ++hop) {
-        gradient.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads, dk, dv);
+        gradient.attend(k, v, upload_places(view.on, g.places_of(g.from(hop))), g.my_kv_heads, dk, dv);
         if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);
         if (g.R > 1) pass_on(view.comm, g.ring, dk, dv);  // R hops: gradients come home
       }
     }
-    attention_inputs<T> d{std::move(gradient.dqueries()), std::move(dk), std::move(dv)};
+    attention_inputs<T, D> d{gradient.finish(), std::move(dk), std::move(dv)};
     if (g.U > 1) {
-      d.q = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.q, g.heads, g.D);
-      d.k = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.k, g.kv_heads, g.D);
-      d.v = trade_heads_for_tokens<T>(view.comm, g.ulysses, d.v, g.kv_heads, g.D);
+      d.q = trade_heads_for_tokens<T>(view, g.ulysses, d.q, g.heads, g.head_dim);
+      d.k = trade_heads_for_tokens<T>(view, g.ulysses, d.k, g.kv_heads, g.head_dim);
+      d.v = trade_heads_for_tokens<T>(view, g.ulysses, d.v, g.kv_heads, g.head_dim);
     }
     return d;
   }
@@ -146,19 +141,19 @@ class planned_attention {
   struct groups {
     typename C::group_type ulysses, ring;
     std::span<const std::vector<token_places>> places;
-    num U, R, D, n, heads, kv_heads, my_heads, my_kv_heads;
+    num U, R, head_dim, n, heads, kv_heads, my_heads, my_kv_heads;
 
-    groups(const rank_view<C>& view, std::size_t q_size, std::size_t k_size,
+    groups(const rank_view<C, D>& view, std::size_t q_size, std::size_t k_size,
            std::span<const std::vector<token_places>> p)
         : ulysses(view.group(axis::cp_ulysses)),
           ring(view.group(axis::cp_ring)),
           places(p),
           U(ulysses.size()),
           R(ring.size()),
-          D(view.model().head_dim),
+          head_dim(view.model().head_dim),
           n(static_cast<num>(p[0][0].offset.size() * p[0].size())),
-          heads(n == 0 ? 0 : static_cast<num>(q_size) / (n * D)),
-          kv_heads(n == 0 ? 0 : static_cast<num>(k_size) / (n * D)),
+          heads(n == 0 ? 0 : static_cast<num>(q_size) / (n * head_dim)),
+          kv_heads(n == 0 ? 0 : static_cast<num>(k_size) / (n * head_dim)),
           my_heads(num_traded_heads(heads, U)),
           my_kv_heads(num_traded_heads(kv_heads, U)) {}
     /// Ring member r's tokens are those of the U neighbours at r: Ulysses is the faster axis.
@@ -168,15 +163,15 @@ class planned_attention {
   };
 
   template <Communicator C, class Group>
-  static buffer<T> gathered(C& comm, const Group& group, const buffer<T>& mine) {
-    buffer<T> all(mine.size() * static_cast<std::size_t>(group.size()));
-    comm.all_gather(group, read_only(mine), std::span<T>(all));
+  static buffer_on<D, T> gathered(const rank_view<C, D>& view, const Group& group, const buffer_on<D, T>& mine) {
+    auto all = allocate<T>(view.on, mine.size() * static_cast<std::size_t>(group.size()));
+    view.comm.all_gather(group, read_only(mine), std::span<T>(all));
     return all;
   }
 
   /// Gives a and b to the next of the ring and takes those of the one before.
   template <Communicator C, class Group>
-  static void pass_on(C& comm, const Group& ring, buffer<T>& a, buffer<T>& b) {
+  static void pass_on(C& comm, const Group& ring, buffer_on<D, T>& a, buffer_on<D, T>& b) {
     const num R = ring.size(), next = (ring.index() + 1) % R, previous = (ring.index() - 1 + R) % R;
     comm.send(ring, read_only(a), next);
     comm.send(ring, read_only(b), next);
@@ -185,8 +180,8 @@ class planned_attention {
   }
 
   std::size_t q_size_ = 0, k_size_ = 0;  // of the inputs, before any trade
-  attention_inputs<T> held_;             // as this rank attends: after trading tokens for heads
-  buffer<T> out_, log_sum_;
+  attention_inputs<T, D> held_;          // as this rank attends: after trading tokens for heads
+  buffer_on<D, T> out_, log_sum_;
 };
 
 }  // namespace shardplan::runtime

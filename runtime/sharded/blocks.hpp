@@ -14,97 +14,101 @@
 namespace shardplan::runtime {
 
 /// What the blocks of one layer share: weights, and in a backward where gradients go.
-template <class T>
+template <class T, class D = cpu_device>
 struct layer_state {
   num layer;
-  const parameters_in_use<T>& weights;
-  gradient_store<T>* gradients = nullptr;
+  const parameters_in_use<T, D>& weights;
+  gradient_store<T, D>* gradients = nullptr;
 
   const parameter_part<T>& operator[](parameter_kind kind) const { return weights[kind]; }
   std::span<T> gradient(parameter_kind kind) const { return (*gradients)(layer, kind, weights[kind].values.size()); }
 };
 
-template <class Residual, class T>
+template <class Residual, class T, class D>
 class norm_block {
  public:
-  using stream = hidden<T, Residual>;
+  using stream = hidden<T, Residual, D>;
 
-  stream forward(const model_config& config, const stream& x, const layer_state<T>& w, parameter_kind kind) {
-    x_ = x.data();
-    stream y(x, x.width());
-    rms_norm<T>(x.data(), w[kind].values, config.rms_norm_eps, y.data());
+  template <Communicator C>
+  stream forward(const rank_view<C, D>& view, const stream& x, const layer_state<T, D>& w, parameter_kind kind) {
+    x_ = copied<T>(view.on, x.data());
+    stream y = unwritten<T>(view.on, x, x.width());
+    rms_norm<T>(view.on, x.data(), w[kind].values, view.config.rms_norm_eps, y.data());
     return y;
   }
-  stream backward(const model_config& config, const stream& dy, const layer_state<T>& w, parameter_kind kind) {
-    stream dx(dy, dy.width());
-    rms_norm_backward<T>(read_only(x_), w[kind].values, config.rms_norm_eps, dy.data(), dx.data(), w.gradient(kind));
+  template <Communicator C>
+  stream backward(const rank_view<C, D>& view, const stream& dy, const layer_state<T, D>& w, parameter_kind kind) {
+    stream dx = unwritten<T>(view.on, dy, dy.width());
+    rms_norm_backward<T>(view.on, x_, w[kind].values, view.config.rms_norm_eps, dy.data(), dx.data(), w.gradient(kind));
     return dx;
   }
 
  private:
-  buffer<T> x_;
+  buffer_on<D, T> x_;
 };
 
-template <Layout L, class Residual, class T, class Attention>
+template <Layout L, class Residual, class T, class Attention, class D>
 class attention_block {
  public:
-  using stream = hidden<T, Residual>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer<T>>;
+  using stream = hidden<T, Residual, D>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, T>>;
 
   template <Communicator C>
-  stream forward(const rank_view<C>& view, const stream& x, const rotary_sequence& angles,
-                 const local_tokens<L, T>& tokens, const layer_state<T>& w) {
-    const num D = view.model().head_dim;
-    hidden<T, L> every = gather_tokens(view, x);
+  stream forward(const rank_view<C, D>& view, const stream& x, const rotary_sequence& angles,
+                 const local_tokens<L, T>& tokens, const layer_state<T, D>& w) {
+    const num head_dim = view.model().head_dim;
+    hidden<T, L, D> every = copy_of_tokens(view, x);
     x_ = std::move(every.data());  // `every` goes on as a shape
     const auto project = [&](parameter_kind weight, parameter_kind bias) {
-      buffer<T> y = linear<T>(x_, w[weight]);
-      if (w.weights.has(bias)) add_bias<T>(y, w[bias].values);
+      buffer_on<D, T> y = linear<T>(view.on, x_, w[weight]);
+      if (w.weights.has(bias)) add_bias<T>(view.on, y, w[bias].values);
       return y;
     };
-    attention_inputs<T> in{project(parameter_kind::q_proj, parameter_kind::q_bias),   // (n, heads, D)
-                           project(parameter_kind::k_proj, parameter_kind::k_bias),   // (n, kv_heads, D)
-                           project(parameter_kind::v_proj, parameter_kind::v_bias)};  // (n, kv_heads, D)
+    attention_inputs<T, D> in{project(parameter_kind::q_proj, parameter_kind::q_bias),   // (n, heads, D)
+                              project(parameter_kind::k_proj, parameter_kind::k_bias),   // (n, kv_heads, D)
+                              project(parameter_kind::v_proj, parameter_kind::v_bias)};  // (n, kv_heads, D)
     if (view.model().head_norm) {
-      q_ = in.q, k_ = in.k;
-      rms_norm<T>(q_, w[parameter_kind::q_norm].values, view.config.rms_norm_eps, in.q);
-      rms_norm<T>(k_, w[parameter_kind::k_norm].values, view.config.rms_norm_eps, in.k);
+      q_ = copied<T>(view.on, in.q), k_ = copied<T>(view.on, in.k);
+      rms_norm<T>(view.on, q_, w[parameter_kind::q_norm].values, view.config.rms_norm_eps, in.q);
+      rms_norm<T>(view.on, k_, w[parameter_kind::k_norm].values, view.config.rms_norm_eps, in.k);
     }
-    rotate<T>(in.q, angles.data(), D);
-    rotate<T>(in.k, angles.data(), D);
+    rotate<T>(view.on, in.q, angles.data(), head_dim);
+    rotate<T>(view.on, in.k, angles.data(), head_dim);
     context_ = attention_.forward(view, std::move(in), tokens.places, attention_window(view.model(), w.layer));
 
-    hidden<T, L> out(every, x.width(), linear<T>(context_, w[parameter_kind::o_proj]));
+    hidden<T, L, D> out(every, x.width(), linear<T>(view.on, context_, w[parameter_kind::o_proj]));
     stream sum = after_modules<Residual>(view, std::move(out), parameter_kind::o_proj, w.layer);
     if (w.weights.has(parameter_kind::o_bias))
-      add_bias<T>(sum.data(), w[parameter_kind::o_bias].values);  // after the sum: once
+      add_bias<T>(view.on, sum.data(), w[parameter_kind::o_bias].values);  // after the sum: once
     return sum;
   }
 
   template <Communicator C>
-  stream backward(const rank_view<C>& view, const stream& dy, const rotary_sequence& angles,
-                  const local_tokens<L, T>& tokens, const layer_state<T>& w) {
-    const num D = view.model().head_dim;
-    if (w.weights.has(parameter_kind::o_bias)) add_bias_backward<T>(dy.data(), w.gradient(parameter_kind::o_bias));
+  stream backward(const rank_view<C, D>& view, const stream& dy, const rotary_sequence& angles,
+                  const local_tokens<L, T>& tokens, const layer_state<T, D>& w) {
+    const num head_dim = view.model().head_dim;
+    if (w.weights.has(parameter_kind::o_bias))
+      add_bias_backward<T>(view.on, dy.data(), w.gradient(parameter_kind::o_bias));
     const auto& every = gather_tokens(view, dy);
-    attention_inputs<T> d = attention_.backward(
-        view, linear_backward<T>(context_, w[parameter_kind::o_proj], every.data(), w.gradient(parameter_kind::o_proj)),
-        tokens.places, attention_window(view.model(), w.layer));
-    rotate_backward<T>(d.q, angles.data(), D);
-    rotate_backward<T>(d.k, angles.data(), D);
+    attention_inputs<T, D> d = attention_.backward(view,
+                                                   linear_backward<T>(view.on, context_, w[parameter_kind::o_proj],
+                                                                      every.data(), w.gradient(parameter_kind::o_proj)),
+                                                   tokens.places, attention_window(view.model(), w.layer));
+    rotate_backward<T>(view.on, d.q, angles.data(), head_dim);
+    rotate_backward<T>(view.on, d.k, angles.data(), head_dim);
     if (view.model().head_norm) {
-      const auto through = [&](buffer<T>& g, const buffer<T>& x, parameter_kind kind) {
-        buffer<T> dx(g.size());
-        rms_norm_backward<T>(read_only(x), w[kind].values, view.config.rms_norm_eps, g, dx, w.gradient(kind));
+      const auto through = [&](buffer_on<D, T>& g, const buffer_on<D, T>& x, parameter_kind kind) {
+        buffer_on<D, T> dx = allocate<T>(view.on, g.size());
+        rms_norm_backward<T>(view.on, x, w[kind].values, view.config.rms_norm_eps, g, dx, w.gradient(kind));
         g = std::move(dx);
       };
       through(d.q, q_, parameter_kind::q_norm);
       through(d.k, k_, parameter_kind::k_norm);
     }
-    hidden<T, L> dx(every, dy.width());  // where heads are cut, every tp rank owes a part
-    const auto project = [&](const buffer<T>& g, parameter_kind weight, parameter_kind bias) {
-      if (w.weights.has(bias)) add_bias_backward<T>(read_only(g), w.gradient(bias));
-      add<T>(dx.data(), linear_backward<T>(x_, w[weight], g, w.gradient(weight)));
+    auto dx = zeros<T>(view.on, every, dy.width());  // where heads are cut, every tp rank owes a part
+    const auto project = [&](const buffer_on<D, T>& g, parameter_kind weight, parameter_kind bias) {
+      if (w.weights.has(bias)) add_bias_backward<T>(view.on, g, w.gradient(bias));
+      add<T>(view.on, dx.data(), linear_backward<T>(view.on, x_, w[weight], g, w.gradient(weight)));
     };
     project(d.q, parameter_kind::q_proj, parameter_kind::q_bias);
     project(d.k, parameter_kind::k_proj, parameter_kind::k_bias);
@@ -113,180 +117,194 @@ class attention_block {
   }
 
  private:
-  buffer<T> x_;        // (n, H)
-  buffer<T> q_, k_;    // before their norms
-  buffer<T> context_;  // (n, heads, D)
+  buffer_on<D, T> x_;        // (n, H)
+  buffer_on<D, T> q_, k_;    // before their norms
+  buffer_on<D, T> context_;  // (n, heads, D)
   Attention attention_;
 };
 
 /// A dense feed-forward layer.
-template <Layout L, class Residual, class T>
+template <Layout L, class Residual, class T, class D>
 class mlp_block {
  public:
-  using stream = hidden<T, Residual>;
+  using stream = hidden<T, Residual, D>;
 
   template <Communicator C>
-  stream forward(const rank_view<C>& view, const stream& x, const layer_state<T>& w) {
-    hidden<T, L> every = gather_tokens(view, x);
+  stream forward(const rank_view<C, D>& view, const stream& x, const layer_state<T, D>& w) {
+    hidden<T, L, D> every = copy_of_tokens(view, x);
     x_ = std::move(every.data());  // `every` goes on as a shape
-    gate_ = linear<T>(x_, w[parameter_kind::mlp_gate]);
-    up_ = linear<T>(x_, w[parameter_kind::mlp_up]);
-    hidden<T, L> out(every, x.width(), linear<T>(activation(), w[parameter_kind::mlp_down]));
+    gate_ = linear<T>(view.on, x_, w[parameter_kind::mlp_gate]);
+    up_ = linear<T>(view.on, x_, w[parameter_kind::mlp_up]);
+    hidden<T, L, D> out(every, x.width(), linear<T>(view.on, activation(view), w[parameter_kind::mlp_down]));
     return after_modules<Residual>(view, std::move(out), parameter_kind::mlp_down, w.layer);
   }
 
   /// Uses up what forward left.
   template <Communicator C>
-  stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w) {
+  stream backward(const rank_view<C, D>& view, const stream& dy, const layer_state<T, D>& w) {
     const auto& every = gather_tokens(view, dy);
-    const buffer<T> dact = linear_backward<T>(activation(), w[parameter_kind::mlp_down], every.data(),
-                                              w.gradient(parameter_kind::mlp_down));
-    swiglu_backward<T>(gate_, up_, read_only(dact));
-    hidden<T, L> dx(every, dy.width());
-    add<T>(dx.data(), linear_backward<T>(x_, w[parameter_kind::mlp_gate], gate_, w.gradient(parameter_kind::mlp_gate)));
-    add<T>(dx.data(), linear_backward<T>(x_, w[parameter_kind::mlp_up], up_, w.gradient(parameter_kind::mlp_up)));
+    const auto dact = linear_backward<T>(view.on, activation(view), w[parameter_kind::mlp_down], every.data(),
+                                         w.gradient(parameter_kind::mlp_down));
+    swiglu_backward<T>(view.on, gate_, up_, dact);
+    auto dx = zeros<T>(view.on, every, dy.width());
+    const auto project = [&](const buffer_on<D, T>& g, parameter_kind weight) {
+      add<T>(view.on, dx.data(), linear_backward<T>(view.on, x_, w[weight], g, w.gradient(weight)));
+    };
+    project(gate_, parameter_kind::mlp_gate);
+    project(up_, parameter_kind::mlp_up);
     return after_modules<Residual>(view, std::move(dx), parameter_kind::mlp_gate, w.layer);
   }
 
  private:
-  buffer<T> activation() const {
-    buffer<T> act(gate_.size());
-    swiglu<T>(read_only(gate_), read_only(up_), act);
+  template <Communicator C>
+  buffer_on<D, T> activation(const rank_view<C, D>& view) const {
+    buffer_on<D, T> act = allocate<T>(view.on, gate_.size());
+    swiglu<T>(view.on, gate_, up_, act);
     return act;
   }
-  buffer<T> x_, gate_, up_;  // (n, H), (n, I / tp) each
+  buffer_on<D, T> x_, gate_, up_;  // (n, H), (n, I / tp) each
 };
 
 /// The experts of a layer: tokens of the residual stream in, tokens of the residual stream out.
-template <Layout L, class Residual, class T, class Experts>
+template <Layout L, class Residual, class T, class Experts, class D>
 class moe_block {
   static constexpr bool split = residual_traits<Residual>::split;
 
  public:
-  using stream = hidden<T, Residual>;
+  using stream = hidden<T, Residual, D>;
 
   template <Communicator C>
-  stream forward(const rank_view<C>& view, const stream& x, const layer_state<T>& w, const routed_tokens& tokens,
-                 balance_statistics<T>* balance) {
+  stream forward(const rank_view<C, D>& view, const stream& x, const layer_state<T, D>& w,
+                 const routed_tokens<D>& tokens, balance_statistics<T, D>* balance) {
     n_ = static_cast<num>(tokens.real.size());
     const dim_range mine = my_rows(view);
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
       const auto& every = gather_tokens(view, x);
-      x_ = rows(every, mine);
+      x_ = rows(view, every, mine);
       choose(view, w, tokens, mine.begin, balance);
-      hidden<T, L> sum(every, x.width());  // zeros where other ranks have rows, or experts
-      put(experts_.forward(view, read_only(x_), chosen_, w.weights), mine, sum);
+      auto sum = zeros<T>(view.on, every, x.width());  // zeros where other ranks have rows, or experts
+      put(view, experts_.forward(view, read_only(x_), chosen_, w.weights), mine, sum);
       return sum_over_tp<Residual>::of(view, std::move(sum));
     }
-    x_ = split ? x.data() : rows(x, mine);
+    x_ = split ? copied<T>(view.on, x.data()) : rows(view, x, mine);
     choose(view, w, tokens, mine.begin, balance);
     return all_rows(view, x, experts_.forward(view, read_only(x_), chosen_, w.weights));
   }
 
   template <Communicator C>
-  stream backward(const rank_view<C>& view, const stream& dy, const layer_state<T>& w,
-                  const balance_statistics<T>* balance, T balance_scale) {
+  stream backward(const rank_view<C, D>& view, const stream& dy, const layer_state<T, D>& w,
+                  const balance_statistics<T, D>* balance, T balance_scale) {
     const dim_range mine = my_rows(view);
-    const auto through = [&](const buffer<T>& dy_rows) {
-      buffer<T> dweights;
-      buffer<T> dx =
-          experts_.backward(view, read_only(dy_rows), chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
+    const auto through = [&](std::span<const T> dy_rows) {
+      buffer_on<D, T> dweights;
+      buffer_on<D, T> dx =
+          experts_.backward(view, dy_rows, chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
                             w.gradient(parameter_kind::experts_down), dweights);
-      buffer<T> dscores = route_backward<T>(view.config, chosen_, dweights);
-      if (balance != nullptr && counts_rows(view)) balance->add_gradient(dscores, chosen_, counted_, balance_scale);
-      add<T>(dx, linear_backward<T>(x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
+      buffer_on<D, T> dscores = route_backward<T>(view, chosen_, dweights);
+      if (balance != nullptr && counts_rows(view))
+        balance->add_gradient(view.on, dscores, chosen_, counted_, balance_scale);
+      add<T>(view.on, dx,
+             linear_backward<T>(view.on, x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
       return dx;
     };
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
       const auto& every = gather_tokens(view, dy);
-      hidden<T, L> dx(every, dy.width());
-      put(through(rows(every, mine)), mine, dx);
+      auto dx = zeros<T>(view.on, every, dy.width());
+      put(view, through(part_of(every, mine)), mine, dx);
       return sum_over_tp<Residual>::of(view, std::move(dx));
     }
-    return all_rows(view, dy, through(split ? dy.data() : rows(dy, mine)));
+    return all_rows(view, dy, through(split ? read_only(dy.data()) : part_of(dy, mine)));
   }
 
  private:
   template <Communicator C>
-  dim_range my_rows(const rank_view<C>& view) const {
+  dim_range my_rows(const rank_view<C, D>& view) const {
     return routed_rows(view.plan, n_, view.at(axis::tp));
   }
   template <Communicator C>
-  void choose(const rank_view<C>& view, const layer_state<T>& w, const routed_tokens& tokens, num first,
-              balance_statistics<T>* balance) {
-    chosen_ = route<T>(view.config, x_, w[parameter_kind::router], tokens, first);
+  void choose(const rank_view<C, D>& view, const layer_state<T, D>& w, const routed_tokens<D>& tokens, num first,
+              balance_statistics<T, D>* balance) {
+    chosen_ = route<T>(view, x_, w[parameter_kind::router], tokens, first);
     if (balance == nullptr) return;
-    counted_.assign(tokens.counted.begin() + first,
-                    tokens.counted.begin() + first + static_cast<num>(chosen_.experts.size()) / chosen_.per_token);
-    if (counts_rows(view)) balance->add_rows(chosen_, tokens, first);
+    counted_ = tokens.counted.subspan(static_cast<std::size_t>(first),
+                                      chosen_.experts.size() / static_cast<std::size_t>(chosen_.per_token));
+    if (counts_rows(view)) balance->add_rows(view.on, chosen_, counted_);
   }
   /// Where ranks route the same rows, one of them counts them.
   template <Communicator C>
-  static bool counts_rows(const rank_view<C>& view) {
+  static bool counts_rows(const rank_view<C, D>& view) {
     return view.plan.dispatch != dispatch_kind::all_reduce || (view.at(axis::ep) == 0 && view.at(axis::etp) == 0);
   }
   template <class L2>
-  static buffer<T> rows(const hidden<T, L2>& x, dim_range r) {
-    return {x.data().begin() + r.begin * x.width(), x.data().begin() + r.end * x.width()};
+  static std::span<const T> part_of(const hidden<T, L2, D>& x, dim_range r) {
+    return read_only(x.data()).subspan(static_cast<std::size_t>(r.begin * x.width()),
+                                       static_cast<std::size_t>(r.size() * x.width()));
   }
-  static void put(const buffer<T>& part, dim_range r, hidden<T, L>& whole) {
-    std::copy(part.begin(), part.end(), whole.data().begin() + r.begin * whole.width());
+  template <Communicator C, class L2>
+  static buffer_on<D, T> rows(const rank_view<C, D>& view, const hidden<T, L2, D>& x, dim_range r) {
+    return copied<T>(view.on, part_of(x, r));
+  }
+  template <Communicator C>
+  static void put(const rank_view<C, D>& view, const buffer_on<D, T>& part, dim_range r, hidden<T, L, D>& whole) {
+    const std::span<T> to(whole.data());
+    copy_values<T>(view.on, part, to.subspan(static_cast<std::size_t>(r.begin * whole.width()), part.size()));
   }
   /// From this rank's rows to the tokens of the stream: its own, or those of all tp ranks.
   template <Communicator C>
-  stream all_rows(const rank_view<C>& view, const stream& like, buffer<T> part) const {
-    stream out(like, like.width());
+  stream all_rows(const rank_view<C, D>& view, const stream& like, buffer_on<D, T> part) const {
     if constexpr (split) {
-      out.data() = std::move(part);
+      return {like, like.width(), std::move(part)};
     } else {
+      stream out = unwritten<T>(view.on, like, like.width());
       const auto tp = view.group(axis::tp);
       std::vector<num> counts;
       for (num i = 0; i < tp.size(); ++i) counts.push_back(routed_rows(view.plan, n_, i).size() * like.width());
       view.comm.all_gather(tp, read_only(part), std::span<T>(out.data()), std::span<const num>(counts));
+      return out;
     }
-    return out;
   }
 
   num n_ = 0;
-  buffer<T> x_;  // (r, H)
-  routing<T> chosen_;
-  std::vector<char> counted_;  // (r)
+  buffer_on<D, T> x_;  // (r, H)
+  routing<T, D> chosen_;
+  std::span<const char> counted_;  // (r), of the tokens of the micro-batch
   Experts experts_;
 };
 
 /// x += attention(norm(x)); x += mlp or experts(norm(x))
-template <Layout L, class Residual, class T, class Attention, class Experts>
+template <Layout L, class Residual, class T, class Attention, class Experts, class D>
 class layer_block {
  public:
-  using stream = hidden<T, Residual>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer<T>>;
+  using stream = hidden<T, Residual, D>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, T>>;
 
   template <Communicator C>
-  void forward(const rank_view<C>& view, stream& x, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
-               const routed_tokens& routed, const layer_state<T>& w, balance_statistics<T>* balance) {
-    const stream a = input_norm_.forward(view.config, x, w, parameter_kind::input_layernorm);
-    add<T>(x.data(), attention_.forward(view, a, angles, tokens, w).data());
-    const stream m = post_norm_.forward(view.config, x, w, parameter_kind::post_attention_layernorm);
-    add<T>(x.data(),
+  void forward(const rank_view<C, D>& view, stream& x, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
+               const routed_tokens<D>& routed, const layer_state<T, D>& w, balance_statistics<T, D>* balance) {
+    const stream a = input_norm_.forward(view, x, w, parameter_kind::input_layernorm);
+    add<T>(view.on, x.data(), attention_.forward(view, a, angles, tokens, w).data());
+    const stream m = post_norm_.forward(view, x, w, parameter_kind::post_attention_layernorm);
+    add<T>(view.on, x.data(),
            (is_moe_layer(view.model(), w.layer) ? moe_.forward(view, m, w, routed, balance) : mlp_.forward(view, m, w))
                .data());
   }
 
   template <Communicator C>
-  void backward(const rank_view<C>& view, stream& dx, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
-                const layer_state<T>& w, const balance_statistics<T>* balance, T balance_scale) {
+  void backward(const rank_view<C, D>& view, stream& dx, const rotary_sequence& angles,
+                const local_tokens<L, T>& tokens, const layer_state<T, D>& w, const balance_statistics<T, D>* balance,
+                T balance_scale) {
     const stream dm = is_moe_layer(view.model(), w.layer) ? moe_.backward(view, dx, w, balance, balance_scale)
                                                           : mlp_.backward(view, dx, w);
-    add<T>(dx.data(), post_norm_.backward(view.config, dm, w, parameter_kind::post_attention_layernorm).data());
+    add<T>(view.on, dx.data(), post_norm_.backward(view, dm, w, parameter_kind::post_attention_layernorm).data());
     const stream da = attention_.backward(view, dx, angles, tokens, w);
-    add<T>(dx.data(), input_norm_.backward(view.config, da, w, parameter_kind::input_layernorm).data());
+    add<T>(view.on, dx.data(), input_norm_.backward(view, da, w, parameter_kind::input_layernorm).data());
   }
 
  private:
-  norm_block<Residual, T> input_norm_, post_norm_;
-  attention_block<L, Residual, T, Attention> attention_;
-  moe_block<L, Residual, T, Experts> moe_;
-  mlp_block<L, Residual, T> mlp_;
+  norm_block<Residual, T, D> input_norm_, post_norm_;
+  attention_block<L, Residual, T, Attention, D> attention_;
+  moe_block<L, Residual, T, Experts, D> moe_;
+  mlp_block<L, Residual, T, D> mlp_;
 };
 
 }  // namespace shardplan::runtime

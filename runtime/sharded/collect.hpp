@@ -28,14 +28,23 @@ std::vector<std::vector<num>> cut_choices(const expert_choices& all, const local
   return out;
 }
 
-/// On rank 0 the parts of all ranks, of `counts` values, one after another; nothing elsewhere.
-template <class V, Communicator C>
-std::vector<V> gather_to_first(const rank_view<C>& view, const std::vector<V>& mine, const std::vector<num>& counts) {
+/// On rank 0 the parts of all ranks, of `counts` values, one after another; nothing elsewhere. On the host.
+template <class V, Communicator C, Device D>
+std::vector<V> gather_to_first(const rank_view<C, D>& view, const std::vector<V>& mine,
+                               const std::vector<num>& counts) {
   num all = 0;
   if (view.rank() == 0)
     for (num c : counts) all += c;
   std::vector<V> whole(static_cast<std::size_t>(all));
-  view.comm.gather(whole_world(view), read_only(mine), std::span<V>(whole), std::span<const num>(counts), 0);
+  const auto gather = [&](std::span<const V> from, std::span<V> to) {
+    view.comm.gather(whole_world(view), from, to, std::span<const num>(counts), 0);
+  };
+  if constexpr (std::is_floating_point_v<V>) {  // through the memory that engines take them from
+    const auto there = lend<V>(view.on, read_only(mine));
+    through_engine(view.on, std::span<V>(whole), [&](std::span<V> to) { gather(there, to); });
+  } else {
+    gather(mine, whole);
+  }
   return whole;
 }
 
@@ -45,11 +54,11 @@ struct run_losses {
 };
 
 /// Sums the loss over everyone who holds different tokens; every rank gets it.
-template <Layout L, class T, Communicator C>
-run_losses sum_of_losses(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs) {
+template <Layout L, class T, Communicator C, Device D>
+run_losses sum_of_losses(const rank_view<C, D>& view, const std::vector<local_outputs<L, T, D>>& outputs) {
   double sums[2] = {0, 0};
-  for (const local_outputs<L, T>& o : outputs) {
-    for (T loss : o.token_loss.data()) sums[0] += static_cast<double>(loss);
+  for (const local_outputs<L, T, D>& o : outputs) {
+    sums[0] = add_up<T>(view.on, o.token_loss.data(), sums[0]);
     sums[1] += static_cast<double>(o.balance_loss) / static_cast<double>(outputs.size());
   }
   const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
@@ -57,17 +66,19 @@ run_losses sum_of_losses(const rank_view<C>& view, const std::vector<local_outpu
   view.comm.label(phase::loss, parameter::no_layer);
   // Each token's loss is on every tp rank of the last stage, so the sum is over who differs in tokens. Load-balancing
   // losses are of the whole micro-batch already.
-  if (pp.index() == last)
-    view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), std::span<double>(sums, 1),
-                         reduce_op::sum);
-  view.comm.broadcast(pp, std::span<double>(sums), last);
+  through_engine(view.on, std::span<double>(sums), [&](std::span<double> there) {
+    if (pp.index() == last)
+      view.comm.all_reduce(view.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp), there.first(1),
+                           reduce_op::sum);
+    view.comm.broadcast(pp, there, last);
+  });
   return {sums[0], sums[1]};
 }
 
 /// Puts logits and token losses of all ranks where they belong, on rank 0. `rows` are this rank's; every data shard has
 /// as many, in `batch.size()` micro-batches.
-template <Layout L, class T, Communicator C>
-void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L, T>>& outputs,
+template <Layout L, class T, Communicator C, Device D>
+void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs<L, T, D>>& outputs,
                     const std::vector<micro_batch<L, T>>& batch, const batch_rows& rows, gathered_result<T>& result) {
   // Who holds what follows from the plan: the last stage holds tokens, tp ranks their part of the vocabulary.
   view.comm.label(phase::collect, parameter::no_layer);
@@ -87,13 +98,16 @@ void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L,
   }
   std::vector<num> my_real;
   std::vector<T> my_losses, my_scores;
-  for (const local_outputs<L, T>& o : outputs) {
+  const auto append = [&](std::vector<T>& to, const buffer_on<D, T>& values) {
+    const auto& host = to_host(view.on, values);
+    to.insert(to.end(), host.begin(), host.end());
+  };
+  for (const local_outputs<L, T, D>& o : outputs) {
     const std::vector<num>& real = batch[static_cast<std::size_t>(o.micro_batch)].tokens.real.data();
-    if (logit_counts[static_cast<std::size_t>(view.rank())] > 0)
-      my_scores.insert(my_scores.end(), o.scores.data().begin(), o.scores.data().end());
+    if (logit_counts[static_cast<std::size_t>(view.rank())] > 0) append(my_scores, o.scores.data());
     if (view.at(axis::tp) != 0) continue;  // its tp peers hold the same tokens: one of them sends these
     my_real.insert(my_real.end(), real.begin(), real.end());
-    my_losses.insert(my_losses.end(), o.token_loss.data().begin(), o.token_loss.data().end());
+    append(my_losses, o.token_loss.data());
   }
   const std::vector<num> real = gather_to_first(view, my_real, token_counts);
   const std::vector<T> losses = gather_to_first(view, my_losses, token_counts);
@@ -128,8 +142,8 @@ void collect_tokens(const rank_view<C>& view, const std::vector<local_outputs<L,
 
 /// Puts the shards of all ranks where they belong in whole tensors (gradients, or parameters), on rank 0. One of each
 /// set of equal copies is sent.
-template <class T, Communicator C>
-void collect_shards(const rank_view<C>& view, const gradient_shards<T>& shards,
+template <class T, Communicator C, Device D>
+void collect_shards(const rank_view<C, D>& view, const gradient_shards<T, D>& shards,
                     std::map<std::string, std::vector<T>>& tensors) {
   view.comm.label(phase::collect, parameter::no_layer);
   const auto for_each_shard = [&](num rank, auto&& f) {
@@ -145,7 +159,7 @@ void collect_shards(const rank_view<C>& view, const gradient_shards<T>& shards,
   }
   std::vector<T> mine;
   for_each_shard(view.rank(), [&](const parameter& p, const region&) {
-    const buffer<T>& values = shards.at({p.layer, p.kind});
+    const auto& values = to_host(view.on, shards.at({p.layer, p.kind}));
     mine.insert(mine.end(), values.begin(), values.end());
   });
   const std::vector<T> all = gather_to_first(view, mine, counts);

@@ -11,17 +11,17 @@ namespace shardplan::runtime {
 
 /// Every pair travels to the ep rank of its expert, and on to all etp ranks there, which hold slices of the same
 /// experts; their partial results travel back and are summed on the way.
-template <class T>
+template <class T, class D = cpu_device>
 class dispatched_experts {
  public:
   /// x (r, H) -> y (r, H)
   template <Communicator C>
-  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                    const parameters_in_use<T>& w) {
+  buffer_on<D, T> forward(const rank_view<C, D>& view, std::span<const T> x, const routing<T, D>& chosen,
+                          const parameters_in_use<T, D>& w) {
     const num H = view.model().hidden_size, slots = expert_slots(view.plan, view.model());
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
     // Experts are owned in order, so pairs sorted by expert are sorted by owner.
-    pairs_ = pairs_by_expert(chosen.experts, 0, slots * ep.size());
+    pairs_ = sort_pairs(view.on, chosen.experts, 0, slots * ep.size());
 
     const std::vector<num> each(static_cast<std::size_t>(ep.size()), slots);
     std::vector<num> arriving(static_cast<std::size_t>(slots * ep.size()));  // (ep rank it comes from, slot)
@@ -35,21 +35,24 @@ class dispatched_experts {
     rows_of_slot_.assign(static_cast<std::size_t>(slots), 0);
     for (std::size_t block = 0; block < counts_.size(); ++block)
       rows_of_slot_[block % static_cast<std::size_t>(slots)] += counts_[block];
+    blocks_ = take(view.on, blocks());
 
-    back_ = from_experts(
-        view, bank_.forward(to_experts(view, rows_of_pairs(x, pairs_, chosen.per_token, H)), rows_of_slot_, w));
-    return combine_pairs<T>(back_, pairs_, chosen, static_cast<num>(x.size()) / H, H);
+    buffer_on<D, T> rows = to_experts(view, rows_of_pairs<T>(view.on, x, pairs_, chosen.per_token, H));
+    back_ = from_experts(view, bank_.forward(view.on, std::move(rows), rows_of_slot_, w));
+    return combine_pairs<T>(view.on, back_, pairs_, chosen.weights, chosen.per_token, H);
   }
 
   /// dx (r, H) without the router's share, and `dweights` (r, k).
   template <Communicator C>
-  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
-    const num H = view.model().hidden_size;
-    buffer<T> drows = combine_pairs_backward<T>(dy, back_, pairs_, chosen, H, dweights);
-    const buffer<T> dback = from_experts(view, bank_.backward(to_experts(view, std::move(drows)), w, dgate_up, ddown));
-    buffer<T> dx(dy.size(), T{0});
-    add_rows_of_pairs<T>(dx, dback, pairs_, chosen.per_token, H);
+  buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
+                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
+                           buffer_on<D, T>& dweights) {
+    const num H = view.model().hidden_size, k = chosen.per_token;
+    auto drows = combine_pairs_backward<T>(view.on, dy, back_, pairs_, chosen.weights, k, H, dweights);
+    const auto dback =
+        from_experts(view, bank_.backward(view.on, to_experts(view, std::move(drows)), w, dgate_up, ddown));
+    auto dx = filled<T>(view.on, dy.size(), T{0});
+    add_rows_of_pairs<T>(view.on, dx, dback, pairs_, k, H);
     return dx;
   }
 
@@ -67,81 +70,85 @@ class dispatched_experts {
 
   /// Rows of this rank's pairs (pairs, H) to the rows of the experts here (all arriving, H), expert by expert.
   template <Communicator C>
-  buffer<T> to_experts(const rank_view<C>& view, buffer<T> rows) const {
+  buffer_on<D, T> to_experts(const rank_view<C, D>& view, buffer_on<D, T> rows) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
     if (ep.size() * etp.size() == 1) return rows;  // nobody else's, and sorted by expert as they are
-    buffer<T> arrived(total(arriving_)), all(total(of_etp_)), sorted(all.size());
+    auto arrived = allocate<T>(view.on, total(arriving_)), all = allocate<T>(view.on, total(of_etp_)),
+         sorted = allocate<T>(view.on, all.size());
     view.comm.all_to_all(ep, read_only(rows), std::span<const num>(leaving_), std::span<T>(arrived),
                          std::span<const num>(arriving_));
     view.comm.all_gather(etp, read_only(arrived), std::span<T>(all), std::span<const num>(of_etp_));
-    const num H = view.model().hidden_size;
-    for_each_block([&](num received, num place, num n) {
-      std::copy_n(all.begin() + received * H, n * H, sorted.begin() + place * H);
-    });
+    sort_blocks<T>(view.on, all, blocks_, view.model().hidden_size, sorted);
     return sorted;
   }
 
   /// The way back, which is also the backward of the way there: partial results are summed over etp.
   template <Communicator C>
-  buffer<T> from_experts(const rank_view<C>& view, buffer<T> sorted) const {
+  buffer_on<D, T> from_experts(const rank_view<C, D>& view, buffer_on<D, T> sorted) const {
     const auto ep = view.group(axis::ep), etp = view.group(axis::etp);
     if (ep.size() * etp.size() == 1) return sorted;
-    buffer<T> all(sorted.size()), mine(total(arriving_)), back(total(leaving_));
-    const num H = view.model().hidden_size;
-    for_each_block([&](num received, num place, num n) {
-      std::copy_n(sorted.begin() + place * H, n * H, all.begin() + received * H);
-    });
+    auto all = allocate<T>(view.on, sorted.size()), mine = allocate<T>(view.on, total(arriving_)),
+         back = allocate<T>(view.on, total(leaving_));
+    unsort_blocks<T>(view.on, sorted, blocks_, view.model().hidden_size, all);
     view.comm.reduce_scatter(etp, read_only(all), std::span<T>(mine), std::span<const num>(of_etp_));
     view.comm.all_to_all(ep, read_only(mine), std::span<const num>(arriving_), std::span<T>(back),
                          std::span<const num>(leaving_));
     return back;
   }
 
-  /// Rows come sender by sender; experts take theirs together: f(first row as received, first row by expert, rows).
-  template <class F>
-  void for_each_block(F&& f) const {
+  /// Rows come sender by sender; experts take theirs together.
+  std::vector<row_block> blocks() const {
+    std::vector<row_block> out;
     std::vector<num> starts(counts_.size());
     std::exclusive_scan(counts_.begin(), counts_.end(), starts.begin(), num{0});
     num row = 0;
     for (std::size_t slot = 0; slot < rows_of_slot_.size(); ++slot)
       for (std::size_t b = slot; b < counts_.size(); b += rows_of_slot_.size()) {
-        f(starts[b], row, counts_[b]);
+        out.push_back({starts[b], row, counts_[b]});
         row += counts_[b];
       }
+    return out;
   }
 
-  pairs_by_expert pairs_;
+  typename D::pairs pairs_;
   std::vector<num> leaving_, arriving_, of_etp_;  // values to and from each ep rank, and held by each etp rank
   std::vector<num> counts_, rows_of_slot_;
-  expert_bank<T> bank_;
-  buffer<T> back_;  // (pairs, H): what the experts returned
+  buffer_on<D, row_block> blocks_;
+  expert_bank<T, D> bank_;
+  buffer_on<D, T> back_;  // (pairs, H): what the experts returned
 };
 
 /// Rows and choices are gathered over the ep x etp group, every rank contributes to all of them, sums are scattered.
-template <class T>
+template <class T, class D = cpu_device>
 class gathered_experts {
  public:
   /// x (r, H) -> y (r, H)
   template <Communicator C>
-  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                    const parameters_in_use<T>& w) {
+  buffer_on<D, T> forward(const rank_view<C, D>& view, std::span<const T> x, const routing<T, D>& chosen,
+                          const parameters_in_use<T, D>& w) {
     const num H = view.model().hidden_size, k = chosen.per_token;
     const auto group = view.group(axis::ep | axis::etp);
     rows_.resize(static_cast<std::size_t>(group.size()));
     const std::vector<num> mine{static_cast<num>(x.size()) / H};
     view.comm.all_gather(group, read_only(mine), std::span<num>(rows_));
-    const buffer<T> every_x = gathered<buffer<T>>(view, x, H);
-    every_ = {k, gathered<std::vector<num>>(view, chosen.experts, k), gathered<buffer<T>>(view, chosen.weights, k), {}};
-    return scattered(view, contribution_.forward(view, read_only(every_x), every_, w), H);
+    const auto every_x = gathered(view, x, H);
+    // Choices are integers, which engines take from the host.
+    const auto& experts = to_host(view.on, chosen.experts);
+    const std::vector<num> parts = counts(k);
+    std::vector<num> every_expert(total(parts));
+    view.comm.all_gather(group, read_only(experts), std::span<num>(every_expert), std::span<const num>(parts));
+    every_ = {k, take(view.on, std::move(every_expert)), gathered(view, chosen.weights, k), {}};
+    return scattered(view, contribution_.forward(view, every_x, every_, w), H);
   }
 
   template <Communicator C>
-  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
+  buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
+                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
+                           buffer_on<D, T>& dweights) {
     const num H = view.model().hidden_size;
-    buffer<T> every_dweights;
-    const buffer<T> every_dx = contribution_.backward(view, read_only(gathered<buffer<T>>(view, dy, H)), every_, w,
-                                                      dgate_up, ddown, every_dweights);
+    buffer_on<D, T> every_dweights;
+    const auto every_dx =
+        contribution_.backward(view, gathered(view, dy, H), every_, w, dgate_up, ddown, every_dweights);
     dweights = scattered(view, every_dweights, chosen.per_token);
     return scattered(view, every_dx, H);
   }
@@ -152,52 +159,55 @@ class gathered_experts {
     for (num r : rows_) out.push_back(r * width);
     return out;
   }
-  template <class Values, Communicator C>
-  Values gathered(const rank_view<C>& view, std::span<const typename Values::value_type> part, num width) const {
+  static std::size_t total(const std::vector<num>& parts) {
+    return static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0}));
+  }
+  template <Communicator C>
+  buffer_on<D, T> gathered(const rank_view<C, D>& view, std::span<const T> part, num width) const {
     const std::vector<num> parts = counts(width);
-    Values whole(static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0})));
-    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<typename Values::value_type>(whole),
-                         std::span<const num>(parts));
+    auto whole = allocate<T>(view.on, total(parts));
+    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<T>(whole), std::span<const num>(parts));
     return whole;
   }
   template <Communicator C>
-  buffer<T> scattered(const rank_view<C>& view, const buffer<T>& partial, num width) const {
+  buffer_on<D, T> scattered(const rank_view<C, D>& view, const buffer_on<D, T>& partial, num width) const {
     const auto group = view.group(axis::ep | axis::etp);
     const std::vector<num> parts = counts(width);
-    buffer<T> mine(static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
+    auto mine = allocate<T>(view.on, static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
     view.comm.reduce_scatter(group, read_only(partial), std::span<T>(mine), std::span<const num>(parts));
     return mine;
   }
 
   std::vector<num> rows_;  // of each member
-  routing<T> every_;
-  contribution<T> contribution_;
+  routing<T, D> every_;
+  contribution<T, D> contribution_;
 };
 
 /// The experts of a layer, reached as the plan's dispatch kind says. Who replaces it (see planned_methods) gives the
 /// same two functions of the rows x (r, H) that this rank routes (shardplan::routed_rows), with k choices each; rows of
 /// padding chose -1 and go nowhere. Under dispatch and all_gather results are whole; under all_reduce the ranks of one
 /// ep x etp group route the same rows, and each gives its part, which the caller sums over tp.
-template <class T>
+template <class T, class D = cpu_device>
 class planned_experts {
  public:
   /// y (r, H): the sum of weight * expert(x) over the choices of each row.
   template <Communicator C>
-  buffer<T> forward(const rank_view<C>& view, std::span<const T> x, const routing<T>& chosen,
-                    const parameters_in_use<T>& w) {
+  buffer_on<D, T> forward(const rank_view<C, D>& view, std::span<const T> x, const routing<T, D>& chosen,
+                          const parameters_in_use<T, D>& w) {
     return as_planned(view, [&](auto& experts) { return experts.forward(view, x, chosen, w); });
   }
   /// dx (r, H) without the router's share, and `dweights` (r, k); the gradients of the experts here grow.
   template <Communicator C>
-  buffer<T> backward(const rank_view<C>& view, std::span<const T> dy, const routing<T>& chosen,
-                     const parameters_in_use<T>& w, std::span<T> dgate_up, std::span<T> ddown, buffer<T>& dweights) {
+  buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
+                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
+                           buffer_on<D, T>& dweights) {
     return as_planned(view,
                       [&](auto& experts) { return experts.backward(view, dy, chosen, w, dgate_up, ddown, dweights); });
   }
 
  private:
   template <Communicator C, class F>
-  buffer<T> as_planned(const rank_view<C>& view, F&& f) {
+  buffer_on<D, T> as_planned(const rank_view<C, D>& view, F&& f) {
     switch (view.plan.dispatch) {
       case dispatch_kind::all_reduce:
         return f(contribution_);
@@ -209,9 +219,9 @@ class planned_experts {
     return f(dispatched_);
   }
 
-  dispatched_experts<T> dispatched_;
-  gathered_experts<T> gathered_;
-  contribution<T> contribution_;
+  dispatched_experts<T, D> dispatched_;
+  gathered_experts<T, D> gathered_;
+  contribution<T, D> contribution_;
 };
 
 }  // namespace shardplan::runtime

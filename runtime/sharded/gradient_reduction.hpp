@@ -5,23 +5,22 @@
 
 #include <shardplan/reduction.hpp>
 
-#include "runtime/device/ops.hpp"
 #include "runtime/sharded/gradient_store.hpp"
 
 namespace shardplan::runtime {
 
 /// Reduced gradients: of each parameter the elements that owned(..., state_kind::optimizer, rank) names, row-major.
-template <class T>
-using gradient_shards = std::map<typename gradient_store<T>::key, buffer<T>>;
+template <class T, class D = cpu_device>
+using gradient_shards = std::map<parameter_key, buffer_on<D, T>>;
 
-template <class T, Communicator C>
+template <class T, Communicator C, Device D>
 class gradient_reducer {
  public:
-  gradient_reducer(const rank_view<C>& view, gradient_shards<T>& shards) : view_(view), shards_(shards) {}
+  gradient_reducer(const rank_view<C, D>& view, gradient_shards<T, D>& shards) : view_(view), shards_(shards) {}
 
   /// Reduces over tp and shards, of the parameters of one stage, what `sums` holds, and takes it from there. Ranks that
   /// saw nothing of a parameter take part with zeros.
-  void reduce(gradient_store<T>& sums, num stage) {
+  void reduce(gradient_store<T, D>& sums, num stage) {
     for_each_parameter(view_.model(), [&](const parameter& p) {
       if (!stage_holds(view_.model(), view_.plan, stage, p)) return;
       const region part = part_in_use(view_.model(), view_.plan, p, view_.rank());
@@ -31,13 +30,13 @@ class gradient_reducer {
       if (!how.tensor.empty()) view_.comm.all_reduce(view_.group(how.tensor), sum, reduce_op::sum);
       const auto group = view_.group(how.shard);
       const std::vector<num> counts = shard_sizes(part, group.size());
-      buffer<T> mine(static_cast<std::size_t>(counts[static_cast<std::size_t>(group.index())]));
+      auto mine = allocate<T>(view_.on, static_cast<std::size_t>(counts[static_cast<std::size_t>(group.index())]));
       view_.comm.reduce_scatter(group, std::span<const T>(sum), std::span<T>(mine), std::span<const num>(counts));
-      buffer<T>& kept = shards_[{p.layer, p.kind}];
-      if (kept.empty())
+      buffer_on<D, T>& kept = shards_[{p.layer, p.kind}];
+      if (kept.size() == 0)
         kept = std::move(mine);
       else
-        add<T>(kept, mine);
+        add<T>(view_.on, kept, mine);
       sums.sums().erase({p.layer, p.kind});
     });
   }
@@ -56,8 +55,8 @@ class gradient_reducer {
   }
 
  private:
-  rank_view<C> view_;
-  gradient_shards<T>& shards_;
+  rank_view<C, D> view_;
+  gradient_shards<T, D>& shards_;
 };
 
 }  // namespace shardplan::runtime

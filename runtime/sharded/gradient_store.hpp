@@ -10,21 +10,26 @@
 
 namespace shardplan::runtime {
 
-template <class T>
+using parameter_key = std::pair<num, parameter_kind>;  ///< layer, kind
+
+template <class T, class D = cpu_device>
 class gradient_store {
  public:
-  using key = std::pair<num, parameter_kind>;  // layer, kind
+  using key = parameter_key;
+
+  explicit gradient_store(const D& on = {}) : on_(on) {}
 
   /// The sum so far of one parameter's gradient, shaped as its part in use (`size` elements); zeros at first.
   std::span<T> operator()(num layer, parameter_kind kind, std::size_t size) {
-    buffer<T>& sum = sums_[key{layer, kind}];
-    if (sum.empty()) sum.assign(size, T{0});
+    buffer_on<D, T>& sum = sums_[key{layer, kind}];
+    if (sum.size() == 0) sum = filled<T>(on_, size, T{0});
     return sum;
   }
-  std::map<key, buffer<T>>& sums() { return sums_; }
+  std::map<key, buffer_on<D, T>>& sums() { return sums_; }
 
  private:
-  std::map<key, buffer<T>> sums_;
+  D on_;
+  std::map<key, buffer_on<D, T>> sums_;
 };
 
 }  // namespace shardplan::runtime

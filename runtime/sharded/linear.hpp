@@ -5,35 +5,51 @@
 
 #include <shardplan/sequence.hpp>
 
-#include "runtime/device/gemm.hpp"
-#include "runtime/device/ops.hpp"
 #include "runtime/sharded/parameter_store.hpp"
 
 namespace shardplan::runtime {
 
-/// Tokens of layout L, `width` values each.
-template <class T, class L>
-using hidden = sequence<hidden_states, L, buffer<T>>;
+/// Tokens of layout L, `width` values each, in memory B.
+template <class B, class L>
+using hidden_in = sequence<hidden_states, L, B>;
+template <class T, class L, class D = cpu_device>
+using hidden = hidden_in<buffer_on<D, T>, L>;
+
+/// As many tokens as `like` has, of the same layout, their `width` values not yet written.
+template <class T, Device D, class What, class L, class B>
+hidden<T, L, D> unwritten(const D& on, const sequence<What, L, B>& like, num width) {
+  return {like, width, allocate<T>(on, static_cast<std::size_t>(like.tokens() * width))};
+}
+/// The same, zeros.
+template <class T, Device D, class What, class L, class B>
+hidden<T, L, D> zeros(const D& on, const sequence<What, L, B>& like, num width) {
+  return {like, width, filled<T>(on, static_cast<std::size_t>(like.tokens() * width), T{0})};
+}
+/// Other tokens than anyone has yet: `length` of each of `rows`, not yet written.
+template <class T, class L, Device D>
+hidden<T, L, D> unwritten(const D& on, num length, num rows, num width) {
+  return {length, rows, width, allocate<T>(on, static_cast<std::size_t>(length * rows * width)), {}};
+}
 
 /// y (n, out) = x (n, in) w (out, in)^T
-template <class T>
-buffer<T> linear(std::span<const T> x, const parameter_part<T>& w) {
+template <class T, Device D>
+buffer_on<D, T> linear(const D& on, std::span<const T> x, const parameter_part<T>& w) {
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
-  buffer<T> y(static_cast<std::size_t>(n * out));
-  gemm_nt({x.data(), n, in}, {w.values.data(), out, in}, matrix_view<T>(y.data(), n, out));
+  buffer_on<D, T> y = allocate<T>(on, static_cast<std::size_t>(n * out));
+  gemm_nt<T>(on, {x.data(), n, in}, {w.values.data(), out, in}, matrix_view<T>(y.data(), n, out));
   return y;
 }
 
 /// dx (n, in) for dy (n, out); `dw` (out, in) grows by dy^T x.
-template <class T>
-buffer<T> linear_backward(std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
-                          std::span<std::type_identity_t<T>> dw) {
+template <class T, Device D>
+buffer_on<D, T> linear_backward(const D& on, std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
+                                std::span<T> dw) {
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
-  buffer<T> dx(x.size());
-  gemm_nn({dy.data(), n, out}, {w.values.data(), out, in}, matrix_view<T>(dx.data(), n, in));
-  gemm_tn({dy.data(), n, out}, {x.data(), n, in}, matrix_view<T>(dw.data(), out, in), T{1}, T{1});
+  buffer_on<D, T> dx = allocate<T>(on, x.size());
+  gemm_nn<T>(on, {dy.data(), n, out}, {w.values.data(), out, in}, matrix_view<T>(dx.data(), n, in));
+  gemm_tn<T>(on, {dy.data(), n, out}, {x.data(), n, in}, matrix_view<T>(dw.data(), out, in), T{1}, T{1});
   return dx;
 }
 
@@ -41,36 +57,49 @@ buffer<T> linear_backward(std::span<const T> x, const parameter_part<T>& w, std:
 // every tp rank needs in one direction, every tp rank owes in the other.
 
 /// The tokens of all tp ranks: what a column-parallel layer needs.
-template <class T, Layout L, Communicator C>
-hidden<T, L> gather_tokens(const rank_view<C>& view, const hidden<T, tensor_split<L>>& x) {
+template <Layout L, class B, Communicator C, Device D>
+hidden_in<B, L> gather_tokens(const rank_view<C, D>& view, const hidden_in<B, tensor_split<L>>& x) {
+  using T = typename B::value_type;
   const auto tp = view.group(axis::tp);
-  hidden<T, L> all(x.length() * tp.size(), x.rows(), x.width(), {});
+  auto all = unwritten<T, L>(view.on, x.length() * tp.size(), x.rows(), x.width());
   view.comm.all_gather(tp, read_only(x.data()), std::span<T>(all.data()));
   return all;
 }
-template <class T, Layout L, Communicator C>
-const hidden<T, L>& gather_tokens(const rank_view<C>&, const hidden<T, L>& x) {
+template <Layout L, class B, Communicator C, Device D>
+const hidden_in<B, L>& gather_tokens(const rank_view<C, D>&, const hidden_in<B, L>& x) {
   return x;  // nothing is cut: every tp rank has the tokens
 }
-template <class T, Layout L, Communicator C>
-void gather_tokens(const rank_view<C>&, hidden<T, L>&&) = delete;  // the result would outlive its tokens
+template <Layout L, class B, Communicator C, Device D>
+void gather_tokens(const rank_view<C, D>&, hidden_in<B, L>&&) = delete;  // the result would outlive its tokens
+
+/// The same, to keep.
+template <Layout L, class B, Communicator C, Device D>
+hidden_in<B, L> copy_of_tokens(const rank_view<C, D>& view, const hidden_in<B, tensor_split<L>>& x) {
+  return gather_tokens(view, x);
+}
+template <Layout L, class B, Communicator C, Device D>
+hidden_in<B, L> copy_of_tokens(const rank_view<C, D>& view, const hidden_in<B, L>& x) {
+  return {x, x.width(), copied<typename B::value_type>(view.on, x.data())};
+}
 
 /// The sum over tp ranks of what a row-parallel layer left on each; every rank keeps its own tokens of it (split), or
 /// all of them (whole).
 template <class Residual>
 struct sum_over_tp {  // Residual is a layout: whole
-  template <class T, Communicator C>
-  static hidden<T, Residual> of(const rank_view<C>& view, hidden<T, Residual>&& partial) {
+  template <class B, Communicator C, Device D>
+  static hidden_in<B, Residual> of(const rank_view<C, D>& view, hidden_in<B, Residual>&& partial) {
+    using T = typename B::value_type;
     view.comm.all_reduce(view.group(axis::tp), std::span<T>(partial.data()), reduce_op::sum);
     return std::move(partial);
   }
 };
 template <Layout L>
 struct sum_over_tp<tensor_split<L>> {
-  template <class T, Communicator C>
-  static hidden<T, tensor_split<L>> of(const rank_view<C>& view, hidden<T, L>&& partial) {
+  template <class B, Communicator C, Device D>
+  static hidden_in<B, tensor_split<L>> of(const rank_view<C, D>& view, hidden_in<B, L>&& partial) {
+    using T = typename B::value_type;
     const auto tp = view.group(axis::tp);
-    hidden<T, tensor_split<L>> mine(partial.length() / tp.size(), partial.rows(), partial.width(), {});
+    auto mine = unwritten<T, tensor_split<L>>(view.on, partial.length() / tp.size(), partial.rows(), partial.width());
     view.comm.reduce_scatter(tp, read_only(partial.data()), std::span<T>(mine.data()));
     return mine;
   }
@@ -78,25 +107,26 @@ struct sum_over_tp<tensor_split<L>> {
 /// What every tp rank computed alike, because its modules are whole on each: of split tokens a rank keeps its own.
 template <class Residual>
 struct own_of_tp {
-  template <class T, Communicator C>
-  static hidden<T, Residual> of(const rank_view<C>&, hidden<T, Residual>&& alike) {
+  template <class B, Communicator C, Device D>
+  static hidden_in<B, Residual> of(const rank_view<C, D>&, hidden_in<B, Residual>&& alike) {
     return std::move(alike);
   }
 };
 template <Layout L>
 struct own_of_tp<tensor_split<L>> {
-  template <class T, Communicator C>
-  static hidden<T, tensor_split<L>> of(const rank_view<C>& view, hidden<T, L>&& alike) {
-    hidden<T, tensor_split<L>> mine(alike.length() / view.plan.tp, alike.rows(), alike.width(), {});
-    std::copy_n(alike.data().begin() + view.at(axis::tp) * static_cast<num>(mine.data().size()), mine.data().size(),
-                mine.data().begin());
+  template <class B, Communicator C, Device D>
+  static hidden_in<B, tensor_split<L>> of(const rank_view<C, D>& view, hidden_in<B, L>&& alike) {
+    using T = typename B::value_type;
+    auto mine = unwritten<T, tensor_split<L>>(view.on, alike.length() / view.plan.tp, alike.rows(), alike.width());
+    const std::size_t size = mine.data().size(), first = static_cast<std::size_t>(view.at(axis::tp)) * size;
+    copy_values<T>(view.on, read_only(alike.data()).subspan(first, size), mine.data());
     return mine;
   }
 };
 /// After modules that hold parameters of that kind: the sum that cut ones owe, or what whole ones made.
-template <class Residual, class T, class L, Communicator C>
-hidden<T, Residual> after_modules(const rank_view<C>& view, hidden<T, L>&& x, parameter_kind kind,
-                                  num layer = parameter::no_layer) {
+template <class Residual, class B, class L, Communicator C, Device D>
+hidden_in<B, Residual> after_modules(const rank_view<C, D>& view, hidden_in<B, L>&& x, parameter_kind kind,
+                                     num layer = parameter::no_layer) {
   return is_cut(view.plan, kind, layer) ? sum_over_tp<Residual>::of(view, std::move(x))
                                         : own_of_tp<Residual>::of(view, std::move(x));
 }

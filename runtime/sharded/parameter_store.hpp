@@ -15,48 +15,48 @@ namespace shardplan::runtime {
 /// A part of a parameter in memory: the values, row-major, and how many of each dim.
 template <class T>
 struct parameter_part {
-  std::span<const T> values;
+  std::span<const T> values;   // in the memory of the device
   fixed_vector<num, 3> shape;  // of the part, zero where this rank has none of it
 };
 
 /// The parts of one layer's parameters, or of those beside the layers, as long as they are in use. Parts that had to be
 /// gathered live here and go with this object.
-template <class T>
+template <class T, class D = cpu_device>
 class parameters_in_use {
  public:
   const parameter_part<T>& operator[](parameter_kind kind) const { return parts_.at(kind); }
   bool has(parameter_kind kind) const { return parts_.count(kind) != 0; }
 
  private:
-  template <class, Communicator>
+  template <class, Communicator, Device>
   friend class parameter_store;
-  std::map<parameter_kind, buffer<T>> gathered_;
+  std::map<parameter_kind, buffer_on<D, T>> gathered_;
   std::map<parameter_kind, parameter_part<T>> parts_;
 };
 
 /// Reads from the checkpoint just what this rank keeps of each parameter (shardplan::owned).
-template <class T, Communicator C>
+template <class T, Communicator C, Device D>
 class parameter_store {
  public:
-  parameter_store(const checkpoint& from, const rank_view<C>& view) : view_(view) {
+  parameter_store(const checkpoint& from, const rank_view<C, D>& view) : view_(view) {
     for_each_parameter(view.model(), [&](const parameter& p) {
       if (!rank_holds(view.model(), view.plan, view.rank(), p)) return;
       const region mine = owned(view.model(), view.plan, p, state_kind::parameter, view.rank());
       buffer<T> values(static_cast<std::size_t>(mine.size()));
       from.read<T>(p, mine, values);
-      kept_.emplace(key{p.layer, p.kind}, std::move(values));
+      kept_.emplace(key{p.layer, p.kind}, take(view.on, std::move(values)));
     });
   }
 
   /// The parameters of `layer` that this rank computes with, gathered where they are sharded.
-  parameters_in_use<T> layer(num layer) const {
-    parameters_in_use<T> in_use;
+  parameters_in_use<T, D> layer(num layer) const {
+    parameters_in_use<T, D> in_use;
     for_each_layer_parameter(view_.model(), layer, [&](const parameter& p) { use(p, in_use); });
     return in_use;
   }
   /// Parameters beside the layers.
-  parameters_in_use<T> beside_layers(std::initializer_list<parameter_kind> kinds) const {
-    parameters_in_use<T> in_use;
+  parameters_in_use<T, D> beside_layers(std::initializer_list<parameter_kind> kinds) const {
+    parameters_in_use<T, D> in_use;
     for (parameter_kind kind : kinds) use(make_parameter(view_.model(), kind), in_use);
     return in_use;
   }
@@ -65,11 +65,11 @@ class parameter_store {
   /// keep whole is put together again after (share_shards).
   template <class F>
   void for_each_shard(F&& f) {
-    for_each_kept([&](const parameter& p, buffer<T>& kept) { f(p, shard_within(p, kept)); });
+    for_each_kept([&](const parameter& p, buffer_on<D, T>& kept) { f(p, shard_within(p, kept)); });
   }
   void share_shards() {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return;
-    for_each_kept([&](const parameter& p, buffer<T>& kept) {
+    for_each_kept([&](const parameter& p, buffer_on<D, T>& kept) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       const std::vector<num> counts = shard_sizes(part_of(p), group.size());
       view_.comm.label(phase::parameters, p.layer);
@@ -90,7 +90,7 @@ class parameter_store {
     });
   }
   /// Where this rank's shard lies in what it keeps.
-  std::span<T> shard_within(const parameter& p, buffer<T>& kept) const {
+  std::span<T> shard_within(const parameter& p, buffer_on<D, T>& kept) const {
     if (is_sharded(view_.plan.zero, state_kind::parameter)) return kept;
     const auto group = view_.group(shard_axis(class_of(p.kind)));
     const std::vector<num> sizes = shard_sizes(part_of(p), group.size());
@@ -100,19 +100,19 @@ class parameter_store {
                                       static_cast<std::size_t>(sizes[static_cast<std::size_t>(group.index())]));
   }
 
-  void use(const parameter& p, parameters_in_use<T>& in_use) const {
-    const buffer<T>& kept = kept_.at(key{p.layer, p.kind});
+  void use(const parameter& p, parameters_in_use<T, D>& in_use) const {
+    const buffer_on<D, T>& kept = kept_.at(key{p.layer, p.kind});
     const region part = part_of(p);
     std::span<const T> values = kept;
     if (is_sharded(view_.plan.zero, state_kind::parameter)) {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       if (group.size() > 1) {
         const std::vector<num> counts = shard_sizes(part, group.size());
-        buffer<T>& all = in_use.gathered_[p.kind];
-        all.resize(static_cast<std::size_t>(part.size()));
+        buffer_on<D, T>& all = in_use.gathered_[p.kind];
+        all = allocate<T>(view_.on, static_cast<std::size_t>(part.size()));
         view_.comm.label(phase::parameters, p.layer);
         view_.comm.all_gather(group, read_only(kept), std::span<T>(all), std::span<const num>(counts));
-        values = all;
+        values = read_only(all);
       }
     }
     parameter_part<T>& out = in_use.parts_[p.kind];
@@ -120,8 +120,8 @@ class parameter_store {
     for (const dim_part& d : part.dims) out.shape.push_back(d.size());
   }
 
-  rank_view<C> view_;
-  std::map<key, buffer<T>> kept_;
+  rank_view<C, D> view_;
+  std::map<key, buffer_on<D, T>> kept_;
 };
 
 }  // namespace shardplan::runtime

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank knows while it runs: the model, the plan, its place, its engine. Groups and cuts are asked of the plan.
+// What one rank knows while it runs: the model, the plan, its place, its engine, its device. Groups and cuts are asked
+// of the plan.
 #ifndef SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP
 
@@ -7,16 +8,17 @@
 #include <vector>
 
 #include "runtime/checkpoint/model_config.hpp"
-#include "runtime/device/buffer.hpp"
+#include "runtime/device/cpu_device.hpp"
 #include "runtime/engine/communicator.hpp"
 
 namespace shardplan::runtime {
 
-template <Communicator C>
+template <Communicator C, Device D = cpu_device>
 struct rank_view {
   const model_config& config;
   const plan_spec& plan;
   C& comm;
+  D on{};  ///< what it computes on
 
   const model_spec& model() const { return config.spec; }
   num rank() const { return comm.rank(); }
@@ -29,8 +31,8 @@ struct rank_view {
 };
 
 /// All ranks, in order.
-template <Communicator C>
-auto whole_world(const rank_view<C>& view) {
+template <Communicator C, Device D>
+auto whole_world(const rank_view<C, D>& view) {
   return view.group(world_axes);
 }
 
@@ -42,10 +44,14 @@ inline std::vector<num> shard_sizes(const region& part, num count) {
   return sizes;
 }
 
-template <class T, class Allocator>
-std::span<const T> read_only(const std::vector<T, Allocator>& v) {
-  return v;
+template <class B>
+std::span<const typename B::value_type> read_only(const B& values) {
+  return values;
 }
+
+/// Values of type V in the memory of a device.
+template <class D, class V>
+using buffer_on = typename D::template buffer<V>;
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_SHARDED_RANK_VIEW_HPP

@@ -16,8 +16,8 @@ struct agreed_rows {
 
 /// Ranks which differ only in pp, cp or tp must read the same rows, and every data shard rows of one shape. Throws
 /// input_error naming two ranks that do not.
-template <Communicator C>
-agreed_rows agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
+template <Communicator C, Device D>
+agreed_rows agree_on_rows(const rank_view<C, D>& view, const batch_rows& rows) {
   const auto peers = view.group(axis_set(axis::pp) | axis::cp | axis::tp);
   const auto world = whole_world(view);
   view.comm.label(phase::check, parameter::no_layer);
@@ -54,11 +54,11 @@ agreed_rows agree_on_rows(const rank_view<C>& view, const batch_rows& rows) {
 
 /// Executes the plan: the forward and the loss, and what else the options ask for. Every rank calls it; the plan must
 /// be legal for the model and the rows (shardplan::legal), whose micro-batches are equally many rows. `Methods`
-/// replaces attention or loss (see planned_methods).
-template <class T, class Methods = planned_methods, Communicator C>
+/// replaces attention or loss (see planned_methods); `on` is what this rank computes on.
+template <class T, class Methods = planned_methods, Communicator C, Device D = cpu_device>
 gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const row_loader& load, const run_options& options = {}) {
-  const rank_view<C> view{weights.config(), plan, comm};
+                               const row_loader& load, const run_options& options = {}, const D& on = {}) {
+  const rank_view<C, D> view{weights.config(), plan, comm, on};
   if (comm.world_size() != world_size(plan))
     throw plan_error(
         fmt::format("the plan needs {} ranks, but the engine has {}", world_size(plan), comm.world_size()));
@@ -85,27 +85,27 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
           b.forced = cut_choices(options.replay[step], b.tokens, first_row + m * each, num_moe_layers(view.model()));
       }
     };
-    executor<L, Residual, T, C, Methods> run(view, weights, agreed.num_items);
+    executor<L, Residual, T, C, Methods, D> run(view, weights, agreed.num_items);
     gathered_result<T> result;
     result.num_items = agreed.num_items;
-    const auto set_losses = [&](const std::vector<local_outputs<L, T>>& outputs) {
+    const auto set_losses = [&](const std::vector<local_outputs<L, T, D>>& outputs) {
       const run_losses losses = sum_of_losses(view, outputs);
       result.loss = agreed.num_items > 0 ? losses.token_sum / static_cast<double>(agreed.num_items) : 0;
       if (!view.config.output_router_logits) return;
       result.balance_loss = losses.balance;
       if (agreed.num_items > 0) result.loss += view.config.router_aux_loss_coef * losses.balance;
     };
-    adamw<T> optimizer(options.optimizer);
+    adamw<T, D> optimizer(options.optimizer, on);
     if (!options.resume.empty()) run.resume(options.resume, optimizer);
     for (num step = 0; step < std::max<num>(1, options.steps); ++step) {
-      gradient_shards<T> gradients;
+      gradient_shards<T, D> gradients;
       replay(static_cast<std::size_t>(step));
       const bool training = options.gradients || options.steps > 0;
       const auto outputs = training ? run.train(batch, gradients) : run.evaluate(batch);
       set_losses(outputs);
       if (step == 0) {  // outputs and gradients are those of the weights as they were read
         collect_tokens(view, outputs, batch, rows, result);
-        if (training) result.gradient_norm = gradient_norm(view, gradients);
+        if (training) result.gradient_norm = gradient_norm<T>(view, gradients);
         if (options.gradients) collect_shards(view, gradients, result.gradients);
       }
       if (options.steps == 0) break;
@@ -115,7 +115,7 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
     if (options.steps > 0) result.loss = result.step_losses.front();
     const bool collected = options.steps > 0 || options.parameters;
     if (!collected && options.save.empty()) return result;
-    const gradient_shards<T> parameters = run.parameter_shards();
+    const gradient_shards<T, D> parameters = run.parameter_shards();
     if (collected) collect_shards(view, parameters, result.parameters);
     if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
     return result;

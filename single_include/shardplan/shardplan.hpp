@@ -985,6 +985,9 @@ class sequence {
         length_(length),
         rows_(rows),
         width_(width) {}
+  /// From its values.
+  constexpr sequence(num length, num rows, num width, Storage&& values, made)
+      : data_(std::move(values)), length_(length), rows_(rows), width_(width) {}
 
  private:
   constexpr std::size_t index(num token, num row, num i) const {

@@ -78,11 +78,11 @@ TEST_CASE_TEMPLATE("pairs are sorted, and rows go to experts and back", T, float
       for (num j = 0; j < p; ++j) inverse[static_cast<std::size_t>(expected.order[static_cast<std::size_t>(j)])] = j;
       CHECK(place == inverse);
 
-      const buffer<double> ex = exact(x), er = exact(results), edy = exact(dy);
+      const buffer<double> ex = exact(x), er = exact(results), edy = exact(dy), ew = exact(weights);
       CHECK(error_of(rows, rows_of_pairs<double>(ex, expected, c.per_token, H)) == 0);
-      CHECK(error_of(y, combine_pairs<double>(er, expected, chosen, c.r, H)) <= limit<T>);
+      CHECK(error_of(y, combine_pairs<double>(er, expected, ew, c.per_token, H)) <= limit<T>);
       buffer<double> edw, edx = ex;
-      CHECK(error_of(drows, combine_pairs_backward<double>(edy, er, expected, chosen, H, edw)) <= limit<T>);
+      CHECK(error_of(drows, combine_pairs_backward<double>(edy, er, expected, ew, c.per_token, H, edw)) <= limit<T>);
       CHECK(error_of(dweights, edw) <= limit<A>);
       add_rows_of_pairs<double>(edx, er, expected, c.per_token, H);
       CHECK(error_of(dx, edx) <= limit<T>);

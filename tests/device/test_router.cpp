@@ -114,20 +114,19 @@ TEST_CASE_TEMPLATE("statistics and gradient of the load-balancing loss", A, floa
       choose_experts<double>(chosen.probabilities, c.experts, c.per_token, c.normalize, chosen.experts, chosen.weights);
       const std::vector<A> p(chosen.probabilities.begin(), chosen.probabilities.end());
       chosen.probabilities = exact(p);
-      routed_tokens tokens;
-      tokens.counted = any ? some_of(random, c.n) : std::vector<char>(static_cast<std::size_t>(c.n), 0);
+      const auto counted = any ? some_of(random, c.n) : std::vector<char>(static_cast<std::size_t>(c.n), 0);
       const auto ds = random_values<A>(random, c.n * c.experts);
 
-      balance_statistics<double> statistics(c.experts);
-      statistics.add_rows(chosen, tokens, 0);
-      statistics.add_rows(chosen, tokens, 0);
+      balance_statistics<double> statistics(cpu_device{}, c.experts);
+      statistics.add_rows(cpu_device{}, chosen, counted);
+      statistics.add_rows(cpu_device{}, chosen, counted);
       buffer<double> eds = exact(ds);
-      statistics.add_gradient(eds, chosen, tokens.counted, 0.25);
+      statistics.add_gradient(cpu_device{}, eds, chosen, counted, 0.25);
 
       const auto [gstatistics, gds] = everywhere([&](auto& on) {
         auto gp = give(on, p), gd = give(on, ds), gs = give(on, std::vector<A>(statistics.values().size(), A{0}));
         auto ge = give(on, chosen.experts);
-        auto gc = give(on, tokens.counted);
+        auto gc = give(on, counted);
         for (int twice = 0; twice < 2; ++twice)
           cuda::add_balance<A>(on, read(ge), read(gp), read(gc), c.per_token, gs.span());
         cuda::add_balance_gradient<A>(on, gd.span(), read(gp), read(gs), read(gc), A{0.25});

@@ -4,6 +4,7 @@
 #include "runtime/device/cuda/norm.hpp"
 #include "runtime/device/cuda/optimizer.hpp"
 #include "runtime/device/cuda/rotary.hpp"
+#include "runtime/device/cuda/totals.hpp"
 #include "runtime/device/ops.hpp"
 #include "runtime/sharded/optimizer.hpp"
 #include "tests/device/lab.hpp"
@@ -181,6 +182,22 @@ TEST_CASE_TEMPLATE("rotary tables and rotations", T, float, double, bf16) {
       }
 }
 
+TEST_CASE_TEMPLATE("all values and their squares are added up, in double", T, float, double, bf16) {
+  std::mt19937 random(7);
+  for (num size : {0, 1, 255, 256, 257, 3000, 300000}) {
+    CAPTURE(size);
+    const auto values = random_values<T>(random, size);
+    double sum = 3, squares = 5;
+    for (double x : exact(values)) sum += x, squares += x * x;
+    const auto [totals] = everywhere([&](auto& on) {
+      auto x = give(on, values);
+      return std::tuple(std::vector{cuda::add_up<T>(on, read(x), 3), cuda::add_up_squares<T>(on, read(x), 5)});
+    });
+    CHECK(std::abs(totals[0] - sum) <= 1e-12 * static_cast<double>(size + 1));
+    CHECK(std::abs(totals[1] - squares) <= 1e-12 * squares);
+  }
+}
+
 TEST_CASE_TEMPLATE("steps of AdamW", A, float, double) {
   std::mt19937 random(6);
   for (num size : {0, 1, 1500}) {
@@ -204,7 +221,7 @@ TEST_CASE_TEMPLATE("steps of AdamW", A, float, double) {
       return std::tuple(take(on, v), take(on, m), take(on, s));
     });
     CHECK(error_of(gvalues, evalues) <= limit<A>);
-    CHECK(error_of(first, expected.at(key, values.size()).first) <= limit<A>);
-    CHECK(error_of(second, expected.at(key, values.size()).second) <= limit<A>);
+    CHECK(error_of(first, expected.at(key, evalues.size()).first) <= limit<A>);
+    CHECK(error_of(second, expected.at(key, evalues.size()).second) <= limit<A>);
   }
 }

@@ -46,7 +46,7 @@ TEST_CASE_TEMPLATE("pieces of the cross-entropy", T, float, double, bf16) {
           cuda::row_exp_sum<T>(on, read(l), read(m), s.span());
           cuda::pick_targets<T>(on, read(l), read(t), first, p.span());
           const auto before = take(on, s);
-          cuda::token_losses<A>(on, s.span(), read(m), read(p), read(t), loss.span());
+          cuda::losses_of_tokens<A>(on, s.span(), read(m), read(p), read(t), loss.span());
           cuda::cross_entropy_backward<T>(on, l.span(), read(t), first, read(s), A{0.125});
           return std::tuple(take(on, m), take(on, p), before, take(on, s), take(on, loss), take(on, l));
         });

@@ -7,13 +7,11 @@
 #include <shardplan/run_shape.hpp>
 
 #include "runtime/device/cuda/loops.hpp"
+#include "runtime/device/row_block.hpp"
 
 namespace shardplan::runtime::cuda {
 
-/// Rows that lie together in both orders: the first as received and the first by expert.
-struct row_block {
-  num received, place, rows;
-};
+using runtime::row_block;
 
 template <class T>
 struct copy_blocks_body {

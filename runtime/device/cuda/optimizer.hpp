@@ -3,16 +3,12 @@
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_OPTIMIZER_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_OPTIMIZER_HPP
 
+#include "runtime/device/adamw_step.hpp"
 #include "runtime/device/cuda/loops.hpp"
 
 namespace shardplan::runtime::cuda {
 
-/// The numbers of one step of AdamW. `correction1` and `correction2` are 1 - beta^steps, of the first and the second
-/// moment.
-template <class A>
-struct adamw_step {
-  A learning_rate, beta1, beta2, epsilon, weight_decay, correction1, correction2;
-};
+using runtime::adamw_step;
 
 template <class A>
 struct adamw_body {

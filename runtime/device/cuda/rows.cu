@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of norm.hpp, rotary.hpp, elementwise.hpp and optimizer.hpp, and of what products are made of beside
-// cuBLAS.
+// The kernels of norm.hpp, rotary.hpp, elementwise.hpp, totals.hpp and optimizer.hpp, and of what products are made of
+// beside cuBLAS.
 #include "runtime/device/cuda/elementwise.hpp"
 #include "runtime/device/cuda/launcher.cuh"
 #include "runtime/device/cuda/norm.hpp"
 #include "runtime/device/cuda/optimizer.hpp"
 #include "runtime/device/cuda/products.hpp"
 #include "runtime/device/cuda/rotary.hpp"
+#include "runtime/device/cuda/totals.hpp"
 
 using namespace shardplan::runtime::cuda;
 
@@ -15,6 +16,8 @@ using namespace shardplan::runtime::cuda;
   SHARDPLAN_GPU_BY_WIDTH(rms_norm_backward_kernel, T);     \
   SHARDPLAN_GPU_SUMS(accumulated<T>, norm_weight_term<T>); \
   SHARDPLAN_GPU_SUMS(accumulated<T>, stored_term<T>);      \
+  SHARDPLAN_GPU_SUMS(double, total_term<T, false>);        \
+  SHARDPLAN_GPU_SUMS(double, total_term<T, true>);         \
   SHARDPLAN_GPU_ROWS(add_bias_body<T>);                    \
   SHARDPLAN_GPU_ROWS(swiglu_body<T>);                      \
   SHARDPLAN_GPU_ROWS(swiglu_backward_body<T>);             \

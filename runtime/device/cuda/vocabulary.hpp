@@ -115,8 +115,8 @@ void pick_targets(L& on, std::span<const T> logits, std::span<const num> targets
 /// Losses (n) of all tokens, 0 where there is no target, and in place of `sums` the log of the sum of exp over the
 /// whole vocabulary: from the three above, summed (largest: its largest) over all parts of the vocabulary.
 template <class A, Launcher L>
-void token_losses(L& on, std::span<A> sums, std::span<const A> largest, std::span<const A> picked,
-                  std::span<const num> targets, std::span<A> losses) {
+void losses_of_tokens(L& on, std::span<A> sums, std::span<const A> largest, std::span<const A> picked,
+                      std::span<const num> targets, std::span<A> losses) {
   for_each_element(on, static_cast<num>(losses.size()),
                    token_losses_body<A>{largest.data(), picked.data(), targets.data(), sums.data(), losses.data()});
 }
