@@ -5,6 +5,6 @@ namespace shardplan::runtime {
 
 template gathered_result<float> run_sharded<float, planned_methods>(mpi_communicator&, const checkpoint&,
                                                                     const plan_spec&, num, const row_loader&,
-                                                                    const run_options&);
+                                                                    const run_options&, const cpu_device&);
 
 }  // namespace shardplan::runtime

@@ -10,10 +10,10 @@ namespace shardplan::runtime {
 
 extern template gathered_result<float> run_sharded<float, planned_methods>(nccl_communicator&, const checkpoint&,
                                                                            const plan_spec&, num, const row_loader&,
-                                                                           const run_options&);
+                                                                           const run_options&, const cpu_device&);
 extern template gathered_result<double> run_sharded<double, planned_methods>(nccl_communicator&, const checkpoint&,
                                                                              const plan_spec&, num, const row_loader&,
-                                                                             const run_options&);
+                                                                             const run_options&, const cpu_device&);
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_CLI_NCCL_INSTANCES_HPP
