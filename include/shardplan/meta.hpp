@@ -80,6 +80,12 @@ struct fixed_text {
   constexpr const char* c_str() const { return items; }
   constexpr std::size_t size() const { return count; }
   friend constexpr bool operator==(const fixed_text& a, const fixed_text& b) { return a.view() == b.view(); }
+  template <class Stream>
+  requires requires(Stream& out, text_view text) { out << text; }
+  friend Stream& operator<<(Stream& out, const fixed_text& text) {
+    out << text.view();
+    return out;
+  }
 };
 
 namespace detail {

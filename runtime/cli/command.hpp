@@ -82,8 +82,9 @@ void add_common(CLI::App& command, session& s);
 
 /// --plan P and --world N.
 struct plan_options {
-  std::string plan;
+  std::string plan;  ///< empty is tp=1, as in C++
   num world = 0;
+  bool given = false;
 };
 void add_plan(CLI::App& command, plan_options& o, bool required = true);
 

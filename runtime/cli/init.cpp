@@ -42,7 +42,10 @@ void add_init(CLI::App& app, session& s) {
   command.add_option("--model", o->model, "a directory with a config.json, or a published name")
       ->required()
       ->type_name("M");
-  command.add_option("--output", o->output, "directory to write, new or empty")->required()->type_name("DIR");
+  command.add_option("--output", o->output, "directory to write, new or empty")
+      ->required()
+      ->check(not_empty, "", "")
+      ->type_name("DIR");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return init(*o, s.common); }; });
 }

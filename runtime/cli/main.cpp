@@ -72,16 +72,19 @@ std::vector<given_fact> given_options(const CLI::App& command) {
 /// an answer.
 std::optional<outcome> read(CLI::App& app, int argc, const char* const* argv, session& s) {
   app.require_subcommand(1);
-  app.set_version_flag("--version", "shardplan " + version());
   for (const auto add : {add_check, add_explain, add_run, add_verify, add_sweep, add_init}) add(app, s);
+  app.set_version_flag("--version", "shardplan " + version());
+  for (CLI::App* command : app.get_subcommands(nullptr))
+    command->set_version_flag("--version", "shardplan " + version());
   try {
     require_known_command(app, argc, argv);
     app.parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::Success& e) {  // help, version
     outcome out;
-    const CLI::App* asked = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
-    out.text = e.get_name() == "CallForVersion" ? std::string(e.what()) + "\n" : asked->help();
+    const std::string help =
+        app.get_subcommands().empty() ? app.help() : app.get_subcommands().front()->help("shardplan");
+    out.text = e.get_name() == "CallForVersion" ? std::string(e.what()) + "\n" : help;
     out.document = {{"text", out.text}};
     return out;
   } catch (const CLI::ParseError& e) {

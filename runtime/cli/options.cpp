@@ -109,9 +109,11 @@ void add_common(CLI::App& command, session& s) {
 }
 
 void add_plan(CLI::App& command, plan_options& o, bool required) {
-  command.add_option("--plan", o.plan, "the plan, such as pp=2,cp=2/ring/zigzag,tp=2/sp")
-      ->required(required)
-      ->type_name("P");
+  const auto read = [&o](const std::string& text) {
+    o.plan = text;
+    o.given = true;
+  };
+  add_text(command, "--plan", read, "the plan, such as pp=2,cp=2/ring/zigzag,tp=2/sp", "P")->required(required);
   add_number(command, "--world", o.world, "how many ranks there are; a degree * of the plan follows from it");
 }
 

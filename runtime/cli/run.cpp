@@ -29,6 +29,25 @@ struct options {
   std::string save, resume, save_checkpoint;
 };
 
+/// Results take neither the place of what they are computed from, nor that of each other.
+void require_places_apart(const options& o) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::equivalent(o.inputs, o.output, ignored))
+    throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
+  // Not every file there: results may lie beside a checkpoint, and be written again.
+  const auto is_read = [](const std::string& file) {
+    return file == "config.json" || file == "latest" || file.starts_with("model");
+  };
+  for (const auto& [name, directory] : {std::pair("--checkpoint", o.checkpoint), std::pair("--resume", o.resume)})
+    for (const fs::directory_entry& file : fs::directory_iterator(directory, ignored))
+      if (is_read(file.path().filename().string()) && fs::equivalent(file.path(), o.output, ignored))
+        throw input_error(fmt::format("--output: '{}' is a file of {}, which would be lost", o.output, name));
+  const auto place = [](const std::string& directory) { return fs::weakly_canonical(fs::absolute(directory) / ""); };
+  if (!o.save.empty() && !o.save_checkpoint.empty() && place(o.save) == place(o.save_checkpoint))
+    throw input_error(fmt::format("--save-checkpoint: '{}' is the directory of --save", o.save_checkpoint));
+}
+
 /// Nothing is computed that could not be written.
 void require_writable(const options& o) {
   const atomic_file not_committed(o.output);
@@ -149,8 +168,7 @@ outcome run(const options& o, const common_options& common, plan_engine& engine)
   if (o.training.steps > 0 && count_targets(rows) == 0)
     throw input_error(fmt::format("--steps: '{}' has no label to learn from", o.inputs));
   engine.on_first([&] {
-    if (std::error_code ignored; std::filesystem::equivalent(o.inputs, o.output, ignored))
-      throw input_error(fmt::format("--output: '{}' is the file of --inputs, which would be lost", o.output));
+    require_places_apart(o);
     require_writable(o);
   });
   if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before ranks start
@@ -165,6 +183,7 @@ void add_run(CLI::App& app, session& s) {
   CLI::App& command = *app.add_subcommand("run", "execute a plan on given inputs and write the gathered results");
   command.add_option("--checkpoint", o->checkpoint, "a directory with config.json and safetensors")
       ->required()
+      ->check(not_empty, "", "")
       ->type_name("DIR");
   add_plan(command, o->plan);
   command.add_option("--inputs", o->inputs, "safetensors with input_ids or inputs_embeds, and labels and the like")
@@ -187,6 +206,7 @@ void add_run(CLI::App& app, session& s) {
       ->check(not_empty, "", "")
       ->type_name("DIR");
   command.add_option("--resume", o->resume, "begin with the newest state below this directory, whatever plan wrote it")
+      ->check(not_empty, "", "")
       ->type_name("DIR");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return run(*o, s.common, *s.engine); }; });

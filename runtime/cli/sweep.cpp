@@ -221,6 +221,7 @@ void add_sweep(CLI::App& app, session& s) {
   CLI::App& command = *app.add_subcommand("sweep", "verify every legal plan of a number of ranks");
   command.add_option("--checkpoint", o->checkpoint, "a directory with config.json and safetensors")
       ->required()
+      ->check(not_empty, "", "")
       ->type_name("DIR");
   add_number(command, "--world", o->world, "number of ranks", 1, max_thread_ranks)->required();
   o->training.add_gradients(command, "also compare every gradient");

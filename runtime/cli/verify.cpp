@@ -28,7 +28,7 @@ struct options {
   bool ledger = false;
   std::optional<double> tolerance;
 
-  bool has_plan() const { return !plan.plan.empty(); }
+  bool has_plan() const { return plan.given; }
 };
 
 double read_tolerance(const std::string& text) {
@@ -239,6 +239,7 @@ void add_verify(CLI::App& app, session& s) {
   CLI::App& command = *app.add_subcommand("verify", "execute a plan and compare every tensor with the baseline");
   command.add_option("--checkpoint", o->checkpoint, "a directory with config.json and safetensors")
       ->required()
+      ->check(not_empty, "", "")
       ->type_name("DIR");
   add_plan(command, o->plan, false);
   CLI::Option* inputs =
@@ -259,6 +260,7 @@ void add_verify(CLI::App& app, session& s) {
   command
       .add_option("--against", o->against,
                   "compare with the baseline what another framework computed: safetensors as run writes them")
+      ->check(not_empty, "", "")
       ->type_name("FILE");
   add_common(command, s);
   command.callback([o, &s] { s.action = [o, &s] { return verify(*o, s.common, *s.engine); }; });

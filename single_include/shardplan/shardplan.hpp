@@ -88,6 +88,21 @@ class text_view {
   friend constexpr bool operator==(text_view a, const S& b) {
     return a == text_view(b);
   }
+  friend constexpr bool operator<(text_view a, text_view b) {
+    const std::size_t common = a.size_ < b.size_ ? a.size_ : b.size_;
+    for (std::size_t i = 0; i < common; ++i)
+      if (a.data_[i] != b.data_[i])
+        return static_cast<unsigned char>(a.data_[i]) < static_cast<unsigned char>(b.data_[i]);
+    return a.size_ < b.size_;
+  }
+  template <StringLike S>
+  friend constexpr bool operator<(text_view a, const S& b) {
+    return a < text_view(b);
+  }
+  template <StringLike S>
+  friend constexpr bool operator<(const S& a, text_view b) {
+    return text_view(a) < b;
+  }
   template <class Stream>
   requires requires(Stream& out, const char* data) { out.write(data, 0).flush(); }
   friend Stream& operator<<(Stream& out, text_view text) {
@@ -182,6 +197,12 @@ struct fixed_text {
   constexpr const char* c_str() const { return items; }
   constexpr std::size_t size() const { return count; }
   friend constexpr bool operator==(const fixed_text& a, const fixed_text& b) { return a.view() == b.view(); }
+  template <class Stream>
+  requires requires(Stream& out, text_view text) { out << text; }
+  friend Stream& operator<<(Stream& out, const fixed_text& text) {
+    out << text.view();
+    return out;
+  }
 };
 
 namespace detail {

@@ -175,8 +175,25 @@ TEST_CASE("files that are not named, or would be lost") {
   const std::string run = "run --checkpoint " + tiny + " --plan tp=2 --inputs " + both;
   check_failure(run + " --output " + both, 2, {"--output", "--inputs"});
   CHECK(fs::file_size(both) == size);
+  const std::string copy = folder / "checkpoint", weights = copy + "/model.safetensors", state = folder / "state";
+  fs::copy(tiny, copy);
+  const std::string bytes = read_file(weights);
+  const std::string of_copy = "run --checkpoint " + copy + " --plan tp=2 --inputs " + both;
+  check_failure(of_copy + " --output " + weights, 2, {"--output", "--checkpoint"});
+  check_failure(of_copy + " --output " + copy + "/config.json", 2, {"--output", "--checkpoint"});
+  CHECK(read_file(weights) == bytes);
+  check_failure(run + " --output " + (folder / "new") + " --save " + state + " --save-checkpoint " + state + "/", 2,
+                {"--save-checkpoint", "--save"});
+  CHECK_FALSE(fs::exists(state));
   check_failure(run + " --output \"\"", 2, {"--output", "empty"});
-  check_failure("verify --checkpoint " + tiny + " --plan tp=2 --inputs \"\"", 2, {"--inputs", "empty"});
+  check_failure(run + " --output " + (folder / "new") + " --resume \"\"", 2, {"--resume", "empty"});
+  CHECK_FALSE(fs::exists(folder / "new"));
+  const std::string verify = "verify --checkpoint " + tiny + " --plan tp=2";
+  check_failure(verify + " --inputs \"\"", 2, {"--inputs", "empty"});
+  check_failure(verify + " --inputs " + both + " --against \"\"", 2, {"--against", "empty"});
+  check_failure("verify --checkpoint \"\" --plan tp=2", 2, {"--checkpoint", "empty"});
+  check_failure("sweep --checkpoint \"\" --world 2", 2, {"--checkpoint", "empty"});
+  check_failure("init --model " + tiny + " --output \"\"", 2, {"--output", "empty"});
 }
 
 TEST_CASE("more ranks than threads carry are refused before anything is computed") {

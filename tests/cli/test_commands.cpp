@@ -45,6 +45,21 @@ TEST_CASE("check: every broken rule with its numbers, a fix and the nearest lega
   CHECK(shardplan("check --model " + tiny + " --plan " + d["nearest"].get<std::string>()).exit_code == 0);
 }
 
+TEST_CASE("an empty plan is tp=1, for every command") {
+  CHECK(document(shardplan("check --model " + tiny + " --plan '' --json"))["plan"] == "tp=1");
+  const result r = shardplan("verify --checkpoint " + tiny + " --plan '' --json");
+  CHECK(r.exit_code == 0);
+  CHECK(document(r)["plan"] == "tp=1");
+}
+
+TEST_CASE("help and version: of the command, and of each of its words") {
+  CHECK(says(shardplan("--help").out, {"Usage: shardplan [OPTIONS] SUBCOMMAND"}));
+  for (const std::string word : {"check", "explain", "run", "verify", "sweep", "init"}) {
+    CHECK(says(shardplan(word + " --help").out, {"Usage: shardplan " + word + " [OPTIONS]"}));
+    CHECK(shardplan(word + " --version").out == shardplan("--version").out);
+  }
+}
+
 TEST_CASE("check: advice is no refusal; a world that does not fit is") {
   const result advice = shardplan("check --model " + tiny + " --plan tp=1/sp --json");
   CHECK(advice.exit_code == 0);
