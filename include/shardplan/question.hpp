@@ -127,6 +127,19 @@ constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
     if (const attention_cut cut = attention_cut_of(q.plan, layer); !divides_heads(q, cut, what)) return cut;
   return first;
 }
+/// Of all layers: ranks that pass or gather keys and values.
+constexpr num largest_ring_degree(const question& q) {
+  num largest = q.plan.modules.empty() ? ring_degree(q.plan) : 0;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
+    if (q.plan.modules.empty()) break;
+    const module_style context = context_style_of(q.plan.modules, layer);
+    const num ring = context == module_style::planned   ? ring_degree(q.plan)
+                     : context == module_style::ulysses ? 1
+                                                        : q.plan.cp;
+    largest = ring > largest ? ring : largest;
+  }
+  return largest;
+}
 /// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
 constexpr bool any_feed_forward_is_cut(const question& q, bool experts) {
   if (q.plan.modules.empty()) return true;
@@ -209,6 +222,9 @@ namespace of_traded_key_values {
 SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::traded_key_values).tensor);
 SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::traded_key_values).ulysses);
 }  // namespace of_traded_key_values
+namespace of_attention {
+SHARDPLAN_OPERAND(ring_degree, largest_ring_degree(q));
+}  // namespace of_attention
 namespace of_dense {
 SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
 }  // namespace of_dense

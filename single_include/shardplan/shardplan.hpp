@@ -4244,6 +4244,19 @@ constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
     if (const attention_cut cut = attention_cut_of(q.plan, layer); !divides_heads(q, cut, what)) return cut;
   return first;
 }
+/// Of all layers: ranks that pass or gather keys and values.
+constexpr num largest_ring_degree(const question& q) {
+  num largest = q.plan.modules.empty() ? ring_degree(q.plan) : 0;
+  for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
+    if (q.plan.modules.empty()) break;
+    const module_style context = context_style_of(q.plan.modules, layer);
+    const num ring = context == module_style::planned   ? ring_degree(q.plan)
+                     : context == module_style::ulysses ? 1
+                                                        : q.plan.cp;
+    largest = ring > largest ? ring : largest;
+  }
+  return largest;
+}
 /// Is there a layer, with experts or dense as asked, whose feed-forward modules are cut?
 constexpr bool any_feed_forward_is_cut(const question& q, bool experts) {
   if (q.plan.modules.empty()) return true;
@@ -4326,6 +4339,9 @@ namespace of_traded_key_values {
 SHARDPLAN_OPERAND(tensor_degree, strictest_cut(q, cut_heads::traded_key_values).tensor);
 SHARDPLAN_OPERAND(ulysses_degree, strictest_cut(q, cut_heads::traded_key_values).ulysses);
 }  // namespace of_traded_key_values
+namespace of_attention {
+SHARDPLAN_OPERAND(ring_degree, largest_ring_degree(q));
+}  // namespace of_attention
 namespace of_dense {
 SHARDPLAN_OPERAND(tensor_degree, any_feed_forward_is_cut(q, false) ? q.plan.tp : 1);
 }  // namespace of_dense
@@ -4632,7 +4648,7 @@ struct zigzag_balances_a_ring {
   SHARDPLAN_SENTENCE("the ring degree must be above 1 for zigzag to balance anything");
   static constexpr rule_kind kind = rule_kind::advice;
   static constexpr char source[] = "under pure Ulysses every rank attends whole rows with its heads";
-  using operands = list<fact::ring_degree_operand, fact::context_degree_operand>;
+  using operands = list<fact::of_attention::ring_degree_operand, fact::context_degree_operand>;
   static constexpr bool applies(const question& q) { return needs_balance(q.plan.layout); }
   static constexpr bool holds(num ring, num) { return ring != 1; }
   static constexpr fix_text fix(const question&) { return {"write contiguous, or ring"}; }
@@ -4645,7 +4661,7 @@ struct zigzag_balances_full_attention {
   SHARDPLAN_SENTENCE("sliding_window must be 0 for zigzag to balance the work");
   static constexpr rule_kind kind = rule_kind::advice;
   static constexpr char source[] = "with a window every token attends equally many keys, whatever its place";
-  using operands = list<fact::sliding_window_operand, fact::ring_degree_operand>;
+  using operands = list<fact::sliding_window_operand, fact::of_attention::ring_degree_operand>;
   using presumes = list<zigzag_balances_a_ring>;
   static constexpr bool applies(const question& q) { return zigzag_balances_a_ring::needs_balance(q.plan.layout); }
   static constexpr bool holds(num window, num) { return window == 0; }
@@ -4728,6 +4744,7 @@ struct heads_divide_over_tensor_and_ulysses {
   static constexpr fix_text fix(const question& q) {
     const auto [tp, ulysses] = strictest_cut(q, cut_heads::queries);
     fix_text out;
+    if (ulysses != ulysses_degree(q.plan)) return {"leave out the override that gives layers ulysses"};
     if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
           .add(q.plan.cp)
@@ -4772,6 +4789,7 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   }
   static constexpr fix_text fix(const question& q) {
     const auto [tp, ulysses] = strictest_cut(q, cut_heads::traded_key_values);
+    if (ulysses != ulysses_degree(q.plan)) return {"leave out the override that gives layers ulysses"};
     const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");

@@ -149,8 +149,11 @@ std::vector<boundary> boundaries() {
        about("tp=2,layers.3.mlp.experts.down_proj=replicated"), "blocks_cut_in_part=1",
        "layers.*.self_attn=replicated"},
       {"heads_divide_over_tensor_and_ulysses", about("cp=3/ring,layers.2.self_attn=all_gather"),
-       about("cp=3/ring,kv_replicate,layers.2.self_attn=ulysses", model([](model_spec& m) { m.num_key_value_heads = 1; })),
-       "num_heads=8 tensor_degree=1 ulysses_degree=3", "write cp=3/ring"},
+       about("cp=3/ring,kv_replicate,layers.2.self_attn=ulysses",
+             model([](model_spec& m) { m.num_key_value_heads = 1; })),
+       "num_heads=8 tensor_degree=1 ulysses_degree=3", "leave out the override"},
+      {"zigzag_balances_a_ring", about("cp=2/ulysses/zigzag,layers.5.self_attn=ring"),
+       about("cp=2/ring/zigzag,layers.*.self_attn=ulysses"), "ring_degree=1 context_degree=2", "write contiguous"},
       // sequence and batch
       {"ulysses_times_ring_is_the_context_degree", about("cp=4/ulysses2xring2"), about("cp=4/ulysses2xring3"),
        "ulysses_degree=2 ring_degree=3 context_degree=4", "write cp=4/ulysses2xring2"},

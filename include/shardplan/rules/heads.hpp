@@ -71,6 +71,7 @@ struct heads_divide_over_tensor_and_ulysses {
   static constexpr fix_text fix(const question& q) {
     const auto [tp, ulysses] = strictest_cut(q, cut_heads::queries);
     fix_text out;
+    if (ulysses != ulysses_degree(q.plan)) return {"leave out the override that gives layers ulysses"};
     if (ulysses > 1 && q.model.num_attention_heads % tp == 0)
       return out.add("write cp=")
           .add(q.plan.cp)
@@ -115,6 +116,7 @@ struct kv_heads_divide_over_tensor_and_ulysses {
   }
   static constexpr fix_text fix(const question& q) {
     const auto [tp, ulysses] = strictest_cut(q, cut_heads::traded_key_values);
+    if (ulysses != ulysses_degree(q.plan)) return {"leave out the override that gives layers ulysses"};
     const num kv_heads = q.model.num_key_value_heads, heads = tp * ulysses;
     fix_text out;
     if (heads % kv_heads == 0) return out.add("add kv_replicate, or write cp=").add(q.plan.cp).add("/ring");

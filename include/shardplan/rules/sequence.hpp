@@ -115,7 +115,7 @@ struct zigzag_balances_a_ring {
   SHARDPLAN_SENTENCE("the ring degree must be above 1 for zigzag to balance anything");
   static constexpr rule_kind kind = rule_kind::advice;
   static constexpr char source[] = "under pure Ulysses every rank attends whole rows with its heads";
-  using operands = list<fact::ring_degree_operand, fact::context_degree_operand>;
+  using operands = list<fact::of_attention::ring_degree_operand, fact::context_degree_operand>;
   static constexpr bool applies(const question& q) { return needs_balance(q.plan.layout); }
   static constexpr bool holds(num ring, num) { return ring != 1; }
   static constexpr fix_text fix(const question&) { return {"write contiguous, or ring"}; }
@@ -128,7 +128,7 @@ struct zigzag_balances_full_attention {
   SHARDPLAN_SENTENCE("sliding_window must be 0 for zigzag to balance the work");
   static constexpr rule_kind kind = rule_kind::advice;
   static constexpr char source[] = "with a window every token attends equally many keys, whatever its place";
-  using operands = list<fact::sliding_window_operand, fact::ring_degree_operand>;
+  using operands = list<fact::sliding_window_operand, fact::of_attention::ring_degree_operand>;
   using presumes = list<zigzag_balances_a_ring>;
   static constexpr bool applies(const question& q) { return zigzag_balances_a_ring::needs_balance(q.plan.layout); }
   static constexpr bool holds(num window, num) { return window == 0; }
