@@ -79,10 +79,20 @@ ended(run, since, "all are told to end", 4)
 
 # A rank that never comes, one that is another program, one too few.
 run = mpirun([(2, work("--sample", "1")), (2, ["sleep", "60"])], limit=20)
-check(run.status == 3 and "MPI_Init" in run.messages and run.seconds < TIMEOUT + 6,
+check((run.status == 3 or run.launcher_fails) and "MPI_Init" in run.messages and run.seconds < TIMEOUT + 6,
       f"never comes: {run.status} {run.seconds} {run.messages}")
 run = mpirun([(3, work("--sample", "1")), (1, ["false"])], limit=20)
 check(run.status != 0, "ends at once: status 0")
+
+# Told to end in MPI_Init, where it would wait for long.
+run = Run([(1, work(timeout=60)), (1, ["sleep", "60"])])
+ranks = run.wait_for_ranks(2)
+time.sleep(1.5)
+since = time.monotonic()
+os.kill(ranks[0], signal.SIGTERM)
+ended(run, since, "told to end in MPI_Init", 4)
+check((run.status == 3 or run.launcher_fails) and "told to end by a signal" in run.messages,
+      f"told to end in MPI_Init: {run.status} {run.messages}")
 
 # Alone with a wrong rank: bad input of one rank ends all, while they are in a collective.
 begin = time.monotonic()

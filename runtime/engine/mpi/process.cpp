@@ -79,12 +79,13 @@ void mpi_communicator::require_all_received() {
 
 mpi_process::mpi_process(const mpi_options& options) : options_(options) {
   const time_limit limit(options.timeout, "shardplan: not all ranks have come to MPI_Init within the timeout\n");
+  // From here on: Open MPI's launcher can hang for good when a process ends while it makes itself known to it.
+  note_requests_to_end();
   int given = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &given);  // ends the process when it fails
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   world_ = std::make_unique<mpi_communicator>(std::make_shared<mpi_mail>(duplicate_world(rank), options));
-  note_requests_to_end();
 }
 
 void mpi_process::finish() {

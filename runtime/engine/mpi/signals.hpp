@@ -7,7 +7,8 @@
 
 namespace shardplan::runtime::detail {
 
-/// From now on SIGTERM is noted, and acted on where the rank waits; the second one ends the process.
+/// From now on SIGTERM is noted, and acted on where the rank waits; it leaves a time_limit half a second at most. The
+/// second one ends the process.
 void note_requests_to_end();
 bool told_to_end();
 
