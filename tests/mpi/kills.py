@@ -67,7 +67,7 @@ for seed in [o.only] if o.only is not None else range(o.seed, o.seed + o.count):
     rank = choose.randrange(4)
     moment = choose.random() * length[plan]
     if o.start:
-        kind, moment = signal.SIGTERM, 0.05 + moment / length[plan] * 0.35
+        kind, moment = signal.SIGTERM, 0.1 + moment / length[plan] * 0.4
     output = folder / f"out{seed}"
     run = Run([(4, line(plan, output))])
     time.sleep(max(0, run.begin + moment - time.monotonic()))

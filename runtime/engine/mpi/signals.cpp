@@ -7,18 +7,17 @@
 
 #include <cstring>
 
-#include "runtime/error.hpp"
-
 namespace shardplan::runtime::detail {
 
 namespace {
 
 constexpr std::chrono::milliseconds request_grace{500};
-constexpr const char* request_text = "shardplan: told to end by a signal in a call of MPI that waits for all ranks\n";
 
 volatile sig_atomic_t requested = 0;
 volatile sig_atomic_t limited = 0;  // while a time_limit lives
+volatile sig_atomic_t expired_status = 0, request_status = 0;
 const char* volatile expired_text = nullptr;
+const char* volatile request_text = nullptr;
 
 void set_alarm(std::chrono::milliseconds in) {
   itimerval when{};
@@ -30,7 +29,8 @@ void set_alarm(std::chrono::milliseconds in) {
 void on_request(int) {
   requested = 1;
   if (limited == 0) return;
-  if (expired_text != nullptr) expired_text = request_text;
+  expired_text = request_text;
+  expired_status = request_status;
   set_alarm(request_grace);
 }
 
@@ -40,7 +40,7 @@ void on_expired(int) {
     const ssize_t ignored = ::write(STDERR_FILENO, expired_text, std::strlen(expired_text));
     static_cast<void>(ignored);
   }
-  ::_exit(engine_error::exit_code);
+  ::_exit(static_cast<int>(expired_status));
 }
 
 void handle(int number, void (*by)(int), int flags) {
@@ -56,8 +56,11 @@ void note_requests_to_end() { handle(SIGTERM, on_request, static_cast<int>(SA_RE
 
 bool told_to_end() { return requested != 0; }
 
-time_limit::time_limit(std::chrono::milliseconds limit, const char* text) {
-  expired_text = text;
+time_limit::time_limit(std::chrono::milliseconds limit, const limit_end& at_limit, const limit_end& at_request) {
+  expired_text = at_limit.text;
+  expired_status = at_limit.status;
+  request_text = at_request.text;
+  request_status = at_request.status;
   handle(SIGALRM, on_expired, SA_RESTART);
   limited = 1;
   set_alarm(limit);
