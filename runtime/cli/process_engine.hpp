@@ -19,8 +19,8 @@ runtime::verdict to_verdict(const outcome& mine);
 /// alone.
 outcome worst_of(const std::vector<std::optional<runtime::verdict>>& all, num rank, bool alone);
 
-/// `Process` begins and ends what connects the processes: world() is a ProcessCommunicator, finish() the orderly end,
-/// abort(exit code) the other one, which does not return.
+/// `Process` begins and ends what connects the processes: world() is a ProcessCommunicator, finish(exit code) the
+/// orderly end, abort(exit code) the other one, which does not return.
 template <class Process>
 class process_engine final : public plan_engine {
  public:
@@ -50,7 +50,7 @@ class process_engine final : public plan_engine {
       if (world_.comm().told_to_end() || !world_.first()) std::_Exit(word.exit_code);
       process_->abort(word.exit_code);
     }
-    process_->finish();
+    process_->finish(word.exit_code);
     std::_Exit(word.exit_code);
   }
 

@@ -217,5 +217,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "rank %ld: %s\n", static_cast<long>(process.world().rank()), e.what());
     process.abort(1);
   }
-  process.finish();
+  process.finish(0);
 }

@@ -120,6 +120,16 @@ for name, file, place, what in [("weights", "model.safetensors", -1000, "the wei
     run = mpirun([(1, verify("--plan", "tp=2")), (1, verify("--plan", "tp=2", checkpoint=other))])
     expect(run, 2, ["must be given the same", what, "on rank 0", "on rank 1"], f"another checkpoint: {name}")
 
+tails = []
+for last in (" ", "\n"):  # three bytes more than whole words of the digest
+    there = folder / f"tail{ord(last)}"
+    there.mkdir()
+    shutil.copy(Path(TINY) / "model.safetensors", there)
+    text = (Path(TINY) / "config.json").read_text(encoding="utf-8")
+    (there / "config.json").write_text(text + " " * ((2 - len(text.encode())) % 8) + last, encoding="utf-8")
+    tails.append(str(there))
+expect(mpirun([(1, verify("--plan", "tp=2", checkpoint=tail)) for tail in tails]), 2,
+       ["must be given the same", "config.json"], "another last byte")
 
 
 def rows(name, last):

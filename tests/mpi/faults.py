@@ -23,9 +23,9 @@ def work(*more, timeout=TIMEOUT):
             str(timeout), *more]
 
 
-def at_work():
+def at_work(timeout=TIMEOUT, options=()):
     """The run, and its ranks once they have begun."""
-    run = Run([(4, work())])
+    run = Run([(4, work(timeout=timeout))], options)
     ranks = run.wait_for_ranks(4)
     time.sleep(3)
     check(len(ranks) == 4 and run.process.poll() is None, f"does not work: {ranks}")
@@ -70,19 +70,38 @@ for killed in (2, 0):
 # Asked to end: one rank, or all by the launcher.
 run, ranks, since = at_work()
 os.kill(ranks[1], signal.SIGTERM)
-ended(run, since, "rank 1 is told to end", TIMEOUT)  # nobody waits for it
+ended(run, since, "rank 1 is told to end", TIMEOUT)
 check("MPI_Finalize" not in run.messages, f"rank 1 is told to end: {run.messages}")
 check(run.status == 3 and any("rank 1 was told to end" in line for line in run.said), f"told to end: {run.messages}")
+# Nobody waits for it either where the launcher does not end the others.
+run, ranks, since = at_work(timeout=60, options=["--enable-recovery"])
+os.kill(ranks[1], signal.SIGTERM)
+while run.ranks() and time.monotonic() - since < 4:
+    time.sleep(0.05)
+check(not run.ranks(), f"rank 1 is told to end: {sorted(run.ranks())} wait for it in vain")
+run.wait(10)
+left = run.leftovers()
+check(not run.hung and not left, f"rank 1 is told to end: leaves {left}")
 run, ranks, since = at_work()
 run.process.terminate()
 ended(run, since, "all are told to end", 4)
 
 # A rank that never comes, one that is another program, one too few.
 run = mpirun([(2, work("--sample", "1")), (2, ["sleep", "60"])], limit=20)
-check(run.status == 3 and "MPI_Init" in run.messages and run.seconds < TIMEOUT + 6,
+check((run.status == 3 or run.launcher_fails) and "MPI_Init" in run.messages and run.seconds < TIMEOUT + 6,
       f"never comes: {run.status} {run.seconds} {run.messages}")
 run = mpirun([(3, work("--sample", "1")), (1, ["false"])], limit=20)
 check(run.status != 0, "ends at once: status 0")
+
+# Told to end in MPI_Init, where it would wait for long.
+run = Run([(1, work(timeout=60)), (1, ["sleep", "60"])])
+ranks = run.wait_for_ranks(2)
+time.sleep(1.5)
+since = time.monotonic()
+os.kill(ranks[0], signal.SIGTERM)
+ended(run, since, "told to end in MPI_Init", 4)
+check((run.status == 3 or run.launcher_fails) and "told to end by a signal" in run.messages,
+      f"told to end in MPI_Init: {run.status} {run.messages}")
 
 # Alone with a wrong rank: bad input of one rank ends all, while they are in a collective.
 begin = time.monotonic()

@@ -95,5 +95,5 @@ int main(int argc, char** argv) {
   }
   if (!why.empty()) std::fprintf(stderr, "rank %ld: %s\n", static_cast<long>(world.rank()), why.c_str());
   if (exit_code != 0) process.abort(exit_code);
-  process.finish();
+  process.finish(0);
 }

@@ -85,8 +85,9 @@ class mpi_process {
   mpi_process& operator=(const mpi_process&) = delete;
 
   mpi_communicator& world() { return *world_; }
-  /// The orderly end, of all ranks; nothing may be communicated afterwards. Ends the process as the constructor does.
-  void finish();
+  /// The orderly end, of all ranks; nothing may be communicated afterwards. Ends the process as the constructor does,
+  /// and with this exit code, without a word, soon after SIGTERM.
+  void finish(int exit_code);
   /// Ends this process now, and lets the launcher end the others.
   [[noreturn]] void abort(int exit_code);
 

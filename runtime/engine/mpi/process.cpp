@@ -78,22 +78,30 @@ void mpi_communicator::require_all_received() {
 }
 
 mpi_process::mpi_process(const mpi_options& options) : options_(options) {
-  const time_limit limit(options.timeout, "shardplan: not all ranks have come to MPI_Init within the timeout\n");
+  const time_limit limit(
+      options.timeout, {"shardplan: not all ranks have come to MPI_Init within the timeout\n", engine_error::exit_code},
+      {"shardplan: told to end by a signal while ranks wait for each other in MPI_Init\n", engine_error::exit_code});
+  // From here on: Open MPI's launcher can hang for good when a process ends while it makes itself known to it.
+  note_requests_to_end();
   int given = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &given);  // ends the process when it fails
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   world_ = std::make_unique<mpi_communicator>(std::make_shared<mpi_mail>(duplicate_world(rank), options));
-  note_requests_to_end();
 }
 
-void mpi_process::finish() {
-  const time_limit limit(options_.timeout, "shardplan: not all ranks have come to MPI_Finalize within the timeout\n");
+void mpi_process::finish(int exit_code) {
+  // All is said: a launcher that ends the others as soon as one has returned a status which is not 0 is no failure.
+  const time_limit limit(
+      options_.timeout,
+      {"shardplan: not all ranks have come to MPI_Finalize within the timeout\n", engine_error::exit_code},
+      {nullptr, exit_code});
   MPI_Finalize();
 }
 
 void mpi_process::abort(int exit_code) {
-  const time_limit limit(abort_grace, nullptr);
+  const limit_end silent{nullptr, exit_code};
+  const time_limit limit(abort_grace, silent, silent);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }

@@ -7,16 +7,21 @@
 
 namespace shardplan::runtime::detail {
 
-/// From now on SIGTERM is noted, and acted on where the rank waits; the second one ends the process.
+/// From now on SIGTERM is noted, and acted on where the rank waits; the second one ends
+/// the process.
 void note_requests_to_end();
 bool told_to_end();
 
-/// While it lives, the process has so long: then it writes the text to standard error and ends with status 3. One at
-/// a time.
+/// How a time_limit ends the process: with this status, the text written to standard error; null writes nothing.
+struct limit_end {
+  const char* text;  ///< must outlive the limit
+  int status;
+};
+
+/// While it lives, the process has so long; or half a second from a request to end on. One at a time.
 class time_limit {
  public:
-  /// `text` must outlive it; null writes nothing.
-  time_limit(std::chrono::milliseconds limit, const char* text);
+  time_limit(std::chrono::milliseconds limit, const limit_end& at_limit, const limit_end& at_request);
   ~time_limit();
   time_limit(const time_limit&) = delete;
   time_limit& operator=(const time_limit&) = delete;
