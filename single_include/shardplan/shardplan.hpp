@@ -3440,7 +3440,7 @@ struct policy_faults<Plan, std::index_sequence<Index...>, Policies...>
 template <class... Policies>
 constexpr plan_spec applied() {
   plan_spec p;
-  (Policies::apply(p), ...);
+  if constexpr ((Policy<Policies> && ...)) (Policies::apply(p), ...);  // else plan<> has said what is wrong
   return p;
 }
 

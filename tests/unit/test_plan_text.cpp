@@ -71,8 +71,7 @@ TEST_CASE("module overrides are read, merged and printed") {
   CHECK(canonical("layers.3.self_attn=replicated,layers.*.self_attn=ring") ==
         "model.layers.3.self_attn=replicated,model.layers.*.self_attn=ring");
   CHECK(canonical("*.layers.*.mlp.experts=replicated") == "model.layers.*.mlp.experts=replicated");
-  CHECK(canonical("*=replicated") ==
-        "model.layers.*=replicated,model.embed_tokens=replicated,lm_head=replicated");
+  CHECK(canonical("*=replicated") == "model.layers.*=replicated,model.embed_tokens=replicated,lm_head=replicated");
   CHECK(canonical("layers.2.mlp.*=replicated,layers.2.mlp.down_proj=rowwise") ==
         "model.layers.2.mlp=replicated,model.layers.2.mlp.down_proj=rowwise");
   CHECK(canonical("tp=2,model.norm=replicated") == "tp=2");
@@ -84,9 +83,9 @@ TEST_CASE("everything that is wrong about modules is told at once") {
   CHECK(parsed.position == 5);
   const std::string message(parsed.message.view());
   CAPTURE(message);
-  for (const char* part : {"'layers.*.atn' names no module", "'lm_hed' is neither an axis nor a flag nor a module",
-                           "'cols' is not a style of modules: replicated, colwise",
-                           "'rowwise' is no style for all modules of 'lm_head'"})
+  for (const char* part :
+       {"'layers.*.atn' names no module", "'lm_hed' is neither an axis nor a flag nor a module",
+        "'cols' is not a style of modules: replicated, colwise", "'rowwise' is no style for all modules of 'lm_head'"})
     CHECK(message.find(part) != std::string::npos);
   std::string many = "tp=2";
   for (int i = 0; i < 25; ++i) many += ",layers." + std::to_string(i) + ".mlp=replicated";

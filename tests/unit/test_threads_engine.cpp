@@ -12,7 +12,6 @@
 
 #include "collective_checks.hpp"
 #include "runtime/engine/threads/threads.hpp"
-#include "collective_checks.hpp"
 
 namespace {
 
