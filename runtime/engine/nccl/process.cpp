@@ -33,7 +33,7 @@ nccl_process::~nccl_process() = default;
 
 void nccl_process::follow(CUstream_st* producer) { library_->follow(producer); }
 
-void nccl_process::finish() { world_.reset(); }
+void nccl_process::finish(int) { world_.reset(); }
 
 void nccl_process::abort(int exit_code) {
   world_->leave();

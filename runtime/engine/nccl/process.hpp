@@ -27,8 +27,8 @@ class nccl_process {
   int device() const { return device_; }
   /// As cuda_library.
   void follow(CUstream_st* producer);
-  /// The orderly end; nothing may be communicated afterwards.
-  void finish();
+  /// The orderly end, which takes no code of its own; nothing may be communicated afterwards.
+  void finish(int exit_code);
   /// Ends this process now; the others hear of it.
   [[noreturn]] void abort(int exit_code);
 
