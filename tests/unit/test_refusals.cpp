@@ -306,13 +306,18 @@ const std::map<std::string, bool (*)(const question&)> impossible = {
      [](const question& q) {
        if (!has_sizes(q.model) || q.model.num_hidden_layers > 512) return false;
        for (const module_override& o : q.plan.modules) {
-         bool found = false;
-         for_each_parameter(q.model, [&](const parameter& p) {
-           const bool attention = p.kind == parameter_kind::q_proj && (o.modules >> 31 & 1) != 0;
-           if (p.layer < 0 && o.layer >= 0) return;
-           if ((attention || (o.modules >> static_cast<int>(p.kind) & 1) != 0) && (o.layer < 0 || o.layer == p.layer))
-             found = true;
-         });
+         using enum parameter_kind;
+         const auto names_one = [&](std::initializer_list<parameter_kind> kinds) {
+           return std::any_of(kinds.begin(), kinds.end(),
+                              [&](parameter_kind k) { return (o.modules >> static_cast<int>(k) & 1) != 0; });
+         };
+         bool found =
+             o.layer < 0 && (names_one({embed_tokens}) || (names_one({lm_head}) && !q.model.tie_word_embeddings));
+         for (num layer = 0; layer < q.model.num_hidden_layers; ++layer)
+           if (o.layer < 0 || o.layer == layer)
+             found = found || (o.modules >> 31 & 1) != 0 || names_one({q_proj, k_proj, v_proj, o_proj}) ||
+                     (has_experts(q.model, layer) ? names_one({experts_gate_up, experts_down})
+                                                  : names_one({mlp_gate, mlp_up, mlp_down}));
          if (!found) return true;
        }
        return false;
