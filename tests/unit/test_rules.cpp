@@ -294,6 +294,14 @@ TEST_CASE("a rule is one sentence with must, and its name is stable") {
   CHECK(names.size() == rules);
 }
 
+TEST_CASE("a row of documents holds at most as many tokens as there are ints") {
+  const auto documents = [](num first, num second) {
+    return about("", [=](question& q) { q.batch.documents.push_back(first), q.batch.documents.push_back(second); });
+  };
+  CHECK(legal(documents(2147483646, 1)));
+  CHECK_FALSE(legal(documents(2147483647, 1)));
+}
+
 TEST_CASE("a model that a plan cannot help is refused whatever the plan") {
   for (std::string_view plan : {"", "tp=2", "pp=2,fsdp=2,cp=2/ring,tp=2,ep=2"}) {
     CAPTURE(std::string(plan));
