@@ -101,11 +101,7 @@ struct attention_cut {
   num tensor = 1, ulysses = 1;
 };
 constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
-  attention_cut cut{tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p)};
-  const module_style context = context_style_of(p.modules, layer);
-  if (context == module_style::ulysses) cut.ulysses = p.cp;
-  if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
-  return cut;
+  return {tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p, method_in_layer(p, layer))};
 }
 /// Can `heads` be given whole to so many ranks, equally many each, or `copies` of a head to several?
 constexpr bool divides_heads(num heads, num ranks, bool copies) {
@@ -129,13 +125,10 @@ constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
 }
 /// Of all layers: ranks that pass or gather keys and values.
 constexpr num largest_ring_degree(const question& q) {
-  num largest = q.plan.modules.empty() ? ring_degree(q.plan) : 0;
+  if (q.plan.modules.empty()) return ring_degree(q.plan);
+  num largest = 0;
   for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
-    if (q.plan.modules.empty()) break;
-    const module_style context = context_style_of(q.plan.modules, layer);
-    const num ring = context == module_style::planned   ? ring_degree(q.plan)
-                     : context == module_style::ulysses ? 1
-                                                        : q.plan.cp;
+    const num ring = ring_degree(q.plan, method_in_layer(q.plan, layer));
     largest = ring > largest ? ring : largest;
   }
   return largest;

@@ -1699,12 +1699,14 @@ constexpr num world_size(const plan_spec& p) {
 }
 
 /// U and R with U * R == cp for every method: U ranks trade tokens for heads, R ranks trade keys and values.
-constexpr num ulysses_degree(const plan_spec& p) {
-  return p.method == cp_method::ulysses ? p.cp : p.method == cp_method::ulysses_ring ? p.method_ulysses : 1;
+constexpr num ulysses_degree(const plan_spec& p, cp_method method) {
+  return method == cp_method::ulysses ? p.cp : method == cp_method::ulysses_ring ? p.method_ulysses : 1;
 }
-constexpr num ring_degree(const plan_spec& p) {
-  return p.method == cp_method::ulysses ? 1 : p.method == cp_method::ulysses_ring ? p.method_ring : p.cp;
+constexpr num ring_degree(const plan_spec& p, cp_method method) {
+  return method == cp_method::ulysses ? 1 : method == cp_method::ulysses_ring ? p.method_ring : p.cp;
 }
+constexpr num ulysses_degree(const plan_spec& p) { return ulysses_degree(p, p.method); }
+constexpr num ring_degree(const plan_spec& p) { return ring_degree(p, p.method); }
 /// Style of the modules of `layer` that hold parameters of that kind, and whether they are cut at all.
 constexpr module_style style_of(const plan_spec& p, parameter_kind kind, num layer = parameter::no_layer) {
   return style_of(p.modules, kind, layer);
@@ -1717,23 +1719,25 @@ constexpr num tensor_degree(const plan_spec& p, parameter_kind kind, num layer =
   return is_cut(p, kind, layer) ? p.tp : 1;
 }
 
+/// The context method of the attention of `layer`.
+constexpr cp_method method_in_layer(const plan_spec& p, num layer) {
+  switch (context_style_of(p.modules, layer)) {
+    case module_style::ulysses:
+      return cp_method::ulysses;
+    case module_style::ring:
+      return cp_method::ring;
+    case module_style::all_gather:
+      return cp_method::all_gather;
+    default:
+      return p.method;
+  }
+}
+
 /// The plan as one layer sees it: the context method of its attention, and, where its experts are whole on every rank,
 /// no expert parallelism. Axes that both kinds of layers share are as they were.
 constexpr plan_spec plan_in_layer(const plan_spec& p, num layer) {
   plan_spec in = p;
-  switch (context_style_of(p.modules, layer)) {
-    case module_style::ulysses:
-      in.method = cp_method::ulysses;
-      break;
-    case module_style::ring:
-      in.method = cp_method::ring;
-      break;
-    case module_style::all_gather:
-      in.method = cp_method::all_gather;
-      break;
-    default:
-      break;
-  }
+  in.method = method_in_layer(p, layer);
   if (!is_cut(p, parameter_kind::experts_gate_up, layer)) {
     in.ep = in.etp = 1;
     in.dispatch = dispatch_kind::dispatch;  // every row stays where it is
@@ -4218,11 +4222,7 @@ struct attention_cut {
   num tensor = 1, ulysses = 1;
 };
 constexpr attention_cut attention_cut_of(const plan_spec& p, num layer) {
-  attention_cut cut{tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p)};
-  const module_style context = context_style_of(p.modules, layer);
-  if (context == module_style::ulysses) cut.ulysses = p.cp;
-  if (context == module_style::ring || context == module_style::all_gather) cut.ulysses = 1;
-  return cut;
+  return {tensor_degree(p, parameter_kind::q_proj, layer), ulysses_degree(p, method_in_layer(p, layer))};
 }
 /// Can `heads` be given whole to so many ranks, equally many each, or `copies` of a head to several?
 constexpr bool divides_heads(num heads, num ranks, bool copies) {
@@ -4246,13 +4246,10 @@ constexpr attention_cut strictest_cut(const question& q, cut_heads what) {
 }
 /// Of all layers: ranks that pass or gather keys and values.
 constexpr num largest_ring_degree(const question& q) {
-  num largest = q.plan.modules.empty() ? ring_degree(q.plan) : 0;
+  if (q.plan.modules.empty()) return ring_degree(q.plan);
+  num largest = 0;
   for (num layer = 0; layer < q.model.num_hidden_layers && layer < layer_set::capacity; ++layer) {
-    if (q.plan.modules.empty()) break;
-    const module_style context = context_style_of(q.plan.modules, layer);
-    const num ring = context == module_style::planned   ? ring_degree(q.plan)
-                     : context == module_style::ulysses ? 1
-                                                        : q.plan.cp;
+    const num ring = ring_degree(q.plan, method_in_layer(q.plan, layer));
     largest = ring > largest ? ring : largest;
   }
   return largest;
