@@ -16,9 +16,13 @@ namespace simulated {
 
 class arena {
  public:
-  explicit arena(std::size_t size)
-      : size_(size), base_(mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-    if (base_ == MAP_FAILED) throw std::bad_alloc();
+  explicit arena(std::size_t size) : size_(size) {
+    const std::size_t reserved = (size / large_page + 2) * large_page;
+    void* const at = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    const std::size_t ahead = large_page - reinterpret_cast<std::uintptr_t>(at) % large_page;
+    base_ = static_cast<char*>(at) + ahead;
+    static_cast<void>(madvise(base_, reserved - ahead, MADV_HUGEPAGE));  // opens and closes in no time
     free_[0] = size;
   }
   arena(const arena&) = delete;
@@ -124,14 +128,15 @@ class arena {
     return static_cast<std::size_t>(static_cast<const char*>(at) - static_cast<const char*>(base_));
   }
   void protect(int how) {
-    if (how != PROT_NONE) open_to_ = reached_;
+    if (how != PROT_NONE) open_to_ = (reached_ + large_page - 1) / large_page * large_page;
     if (open_to_ > 0 && mprotect(base_, open_to_, how) != 0) throw std::bad_alloc();
   }
 
+  static constexpr std::size_t large_page = std::size_t{2} << 20;
   inline static arena* open_ = nullptr;
 
   std::size_t size_;
-  void* base_;
+  void* base_ = nullptr;
   std::size_t reached_ = 0, open_to_ = 0, taken_ = 0;
   int depth_ = 0;
   std::map<std::size_t, std::size_t> free_;        // bytes by offset
