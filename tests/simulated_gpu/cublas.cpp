@@ -89,6 +89,16 @@ struct gemm {
         });
       }
   }
+  std::string name() const {
+    return "product " + std::to_string(type_of_c) + " of " + std::to_string(a.type) + (transpose_a ? " T" : " N") +
+           (transpose_b ? "T" : "N");
+  }
+  bool lies_on(const machine& device, int number) const {
+    const auto lies = [&](const void* at, std::size_t bytes) {
+      return bytes == 0 || (device.place_of(at, bytes) != place::nowhere && device.device_of(at) == number);
+    };
+    return lies(a.data, bytes_of_a()) && lies(b.data, bytes_of_b()) && lies(c, bytes_of_c());
+  }
   void run() const { in_double ? run_in<double>() : run_in<float>(); }
 };
 
@@ -145,7 +155,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transpos
                                const void* beta, void* c, cudaDataType type_of_c, whole stride_of_c,
                                cublasComputeType_t compute, cublasGemmAlgo_t) {
   machine& device = machine::it();
-  const auto held = device.lock();
+  auto held = device.lock();
   const bool in_double = computes_in_double(compute);
   const gemm g{transpose_a != CUBLAS_OP_N,  transpose_b != CUBLAS_OP_N,  m,        n,         k,
                {a, type_of_a, stride_of_a}, {b, type_of_b, stride_of_b}, c,        type_of_c, stride_of_c,
@@ -153,15 +163,61 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transpos
   if (const cublasStatus_t wrong = g.refusal(false); wrong != CUBLAS_STATUS_SUCCESS) return wrong;
   CUstream_st* const stream = stream_of(device, *handle);
   if (stream == nullptr || device.has_failed()) return CUBLAS_STATUS_EXECUTION_FAILED;
-  for (const auto& [at, bytes] :
-       {std::pair<const void*, std::size_t>{a, g.bytes_of_a()}, {b, g.bytes_of_b()}, {c, g.bytes_of_c()}})
-    if (bytes > 0 && (device.place_of(at, bytes) != place::device || device.device_of(at) != stream->device)) {
-      complain("cublasGemmEx is given what is no allocation of its device");
-      return CUBLAS_STATUS_INVALID_VALUE;
-    }
+  if (!g.lies_on(device, stream->device)) {
+    complain("cublasGemmEx is given what is no allocation of its device");
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  device.load(held, stream->device, g.name());
   device.enqueue(stream, [&device, stream, g] {
     const arena::opened now(device.memory(stream->device));
     g.run();
+    return step::done;
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/// The arrays of pointers are the device's, and read when the stream comes to it; all others are the host's.
+cublasStatus_t cublasGemmGroupedBatchedEx_64(cublasHandle_t handle, const cublasOperation_t transpose_a[],
+                                             const cublasOperation_t transpose_b[], const whole m[], const whole n[],
+                                             const whole k[], const void* alpha, const void* const a[],
+                                             cudaDataType_t type_of_a, const whole stride_of_a[], const void* const b[],
+                                             cudaDataType_t type_of_b, const whole stride_of_b[], const void* beta,
+                                             void* const c[], cudaDataType_t type_of_c, const whole stride_of_c[],
+                                             whole num_groups, const whole size[], cublasComputeType_t compute) {
+  machine& device = machine::it();
+  auto held = device.lock();
+  const bool in_double = computes_in_double(compute);
+  std::vector<gemm> all;  // of each product, without its addresses
+  for (whole g = 0; g < num_groups; ++g) {
+    const gemm of_group{
+        transpose_a[g] != CUBLAS_OP_N,        transpose_b[g] != CUBLAS_OP_N,        m[g],     n[g],      k[g],
+        {nullptr, type_of_a, stride_of_a[g]}, {nullptr, type_of_b, stride_of_b[g]}, nullptr,  type_of_c, stride_of_c[g],
+        scalar(alpha, in_double, g),          scalar(beta, in_double, g),           in_double};
+    if (const cublasStatus_t wrong = of_group.refusal(true); wrong != CUBLAS_STATUS_SUCCESS) return wrong;
+    if (size[g] < 0) return CUBLAS_STATUS_INVALID_VALUE;
+    all.insert(all.end(), static_cast<std::size_t>(size[g]), of_group);
+  }
+  CUstream_st* const stream = stream_of(device, *handle);
+  if (stream == nullptr || device.has_failed()) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (all.empty()) return CUBLAS_STATUS_SUCCESS;
+  for (const void* array : {static_cast<const void*>(a), static_cast<const void*>(b), static_cast<const void*>(c)})
+    if (device.place_of(array, all.size() * sizeof(void*)) != place::device ||
+        device.device_of(array) != stream->device) {
+      complain("cublasGemmGroupedBatchedEx is given pointers that are no allocation of its device");
+      return CUBLAS_STATUS_INVALID_VALUE;
+    }
+  device.load(held, stream->device, "grouped " + all[0].name());
+  device.enqueue(stream, [&device, stream, all, a, b, c] {
+    const arena::opened now(device.memory(stream->device));
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      gemm g = all[i];
+      g.a.data = a[i], g.b.data = b[i], g.c = c[i];
+      if (!g.lies_on(device, stream->device)) {
+        device.fail("cublasGemmGroupedBatchedEx finds a pointer that is no allocation of its device");
+        return step::done;
+      }
+      g.run();
+    }
     return step::done;
   });
   return CUBLAS_STATUS_SUCCESS;

@@ -32,13 +32,14 @@ int host_address_in(const machine& m, std::span<const std::byte> arguments) {
 cudaError_t launch(CUstream_st* on, const std::type_info& kernel, std::span<const std::byte> arguments,
                    std::function<void(bool)> run) {
   machine& m = machine::it();
-  const auto held = m.lock();
+  auto held = m.lock();
   if (m.has_failed()) return report(cudaErrorIllegalAddress);
   CUstream_st* const stream = m.find(on);
   if (stream == nullptr || stream->device != machine::current_device()) return report(cudaErrorInvalidResourceHandle);
   const bool reversed = m.by_chance(2);
   const int wrong = host_address_in(m, arguments);
   const std::string name = shardplan::runtime::cuda::name_of(kernel);
+  m.load(held, stream->device, name);
   m.enqueue(stream, [&m, stream, run = std::move(run), name, wrong, reversed] {
     if (wrong >= 0) {
       m.fail(name + " is given memory of the host, at byte " + std::to_string(wrong) + " of its arguments");

@@ -153,6 +153,12 @@ void machine::reap() {
   std::erase_if(streams_, [](const auto& s) { return s->destroyed && s->queue.empty(); });
 }
 
+void machine::load(guard& held, int device, const std::string& kernel) {
+  const char* const how = std::getenv("CUDA_MODULE_LOADING");
+  if (how != nullptr && std::string_view(how) == "EAGER") return;
+  if (loaded_.emplace(device, kernel).second) wait_for(held, device);
+}
+
 void machine::fail(const std::string& why) {
   complain(why);
   failed_ = true;

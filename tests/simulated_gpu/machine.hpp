@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,10 @@ class machine {
         held, [&] { return stream->queue.empty(); }, stream);
   }
 
+  /// What the first launch of a kernel does: unless CUDA_MODULE_LOADING=EAGER, loading it may wait for the device, as
+  /// CUDA's guide to lazy loading says, and here always does.
+  void load(guard& held, int device, const std::string& kernel);
+
   /// An operation did what ends a GPU's work: every later call says so.
   void fail(const std::string& why);
   bool has_failed() const { return failed_; }
@@ -137,6 +142,7 @@ class machine {
   std::vector<std::unique_ptr<CUstream_st>> defaults_;  // of each device
   std::vector<std::unique_ptr<CUstream_st>> streams_;   // in the order of creation
   std::map<const void*, std::size_t> pinned_;           // bytes
+  std::set<std::pair<int, std::string>> loaded_;
   std::uint64_t next_number_ = 0;
   bool failed_ = false;
 };

@@ -135,8 +135,11 @@ ncclResult_t put(nccl_call c, ncclComm_t comm, cudaStream_t on) {
   const communicator found = find(comm);
   CUstream_st* const stream = m.find(on);
   const std::string wrong = found == nullptr ? "no such communicator" : obstacle(m, *found, c, stream);
-  if (!wrong.empty()) return g.wrong = refuse(ncclInvalidArgument, wrong);
-  if (m.has_failed()) return g.wrong = ncclUnhandledCudaError;
+  if (!wrong.empty() || m.has_failed()) {
+    const ncclResult_t code = wrong.empty() ? ncclUnhandledCudaError : refuse(ncclInvalidArgument, wrong);
+    if (g.depth > 0) g.wrong = code;  // the group's end says so too
+    return code;
+  }
   g.calls.push_back({found, stream, c});
   return g.depth > 0 ? ncclSuccess : start(g);
 }
