@@ -7,6 +7,7 @@
 #include "../unit/collective_checks.hpp"
 #include "runtime/device/cuda/memory.hpp"
 #include "runtime/engine/nccl/process.hpp"
+#include "tests/nccl/ranks.hpp"
 
 namespace {
 
@@ -41,16 +42,16 @@ int check_all() {
   nccl_communicator& c = process.world();
   const num n = c.world_size(), r = c.rank();
   const auto all = c.group(everybody(n, r), {});
-  check_types(c, all);
-  check_device_buffers(process, all);
-  if (n % 2 == 0) {
+  ranks::do_and_tell(c, [&] {
+    check_types(c, all);
+    check_device_buffers(process, all);
+    if (n % 2 != 0) return;
     rank_group half;
     half.first = r < n / 2 ? 0 : n / 2;
     half.index = r - half.first;
     half.steps.push_back({n / 2, 1});
     check_collectives<double>(c, c.group(half, axis::tp));
-  }
-  c.require_all_received();
+  });
   if (r == 0) std::printf("every collective over NCCL on %lld ranks\n", static_cast<long long>(n));
   process.finish(0);
   return 0;
