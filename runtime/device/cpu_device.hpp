@@ -117,8 +117,9 @@ void add_bias_backward(cpu_device, std::span<const T> dy, std::span<T> dbias) {
   add_bias_backward<T>(dy, dbias);
 }
 template <class T>
-void rotary_table(cpu_device, const rotary_frequencies& f, std::span<const num> positions, std::span<T> table) {
-  rotary_table<T>(f, positions, table);
+void rotary_table(cpu_device, std::span<const double> inverse, double scale, std::span<const num> positions,
+                  std::span<T> table) {
+  rotary_table<T>(inverse, scale, positions, table);
 }
 template <class T>
 void rotate(cpu_device, std::span<T> x, std::span<const T> table, num head_dim) {

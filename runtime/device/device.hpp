@@ -31,7 +31,7 @@ concept DeviceBuffer = std::default_initializable<B> && std::movable<B> && std::
   { b.size() } -> std::same_as<std::size_t>;
 };
 
-/// The memory of a device. `V`: float, double, num, char, or a struct of numbers.
+/// The memory of a device. `V`: float, double, num, char, or a struct of numbers; bf16 where it computes on that.
 template <class D, class V>
 concept DeviceMemory = DeviceBuffer<typename D::template buffer<V>, V> &&
     requires(const D& on, std::size_t size, std::span<const V> from, std::span<V> to, std::span<const V> host,

@@ -244,8 +244,8 @@ class communicator {
  private:
   template <class T, class F>
   void pass(std::span<const T> in, std::span<T> out, F&& f) {
-    require_place(arena_, in, std::is_floating_point_v<T>, "what is sent");
-    require_place(arena_, out, std::is_floating_point_v<T>, "what is received");
+    require_place(arena_, in, is_real<T>, "what is sent");
+    require_place(arena_, out, is_real<T>, "what is received");
     const arena::opened now(arena_);
     f();
   }

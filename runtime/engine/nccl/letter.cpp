@@ -95,7 +95,7 @@ letter unpack(std::string_view bytes, num from) {
   letter l;
   l.address = in.list();
   l.call.what = in.up_to(operation::barrier);
-  l.call.type = in.up_to(element_type::i32);
+  l.call.type = in.up_to(element_type::bf16);
   l.call.reduce = in.up_to(reduce_op::min);
   l.call.peer = in.next();
   l.call.in_size = in.next();

@@ -17,7 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds abort_patience{500};
 
 ncclDataType_t type_of(element_type t) {
-  constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclInt64, ncclUint64, ncclInt32};
+  constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclInt64, ncclUint64, ncclInt32, ncclBfloat16};
   return types[static_cast<std::size_t>(t)];
 }
 
