@@ -149,6 +149,11 @@ class launcher {
     const arena::opened now(*arena_);
     cuda::multiply<T, C>(host_, f, a, b, c, alpha, beta);
   }
+  template <class T, class C, class A>
+  void multiply_group(cuda::flips f, std::span<const product_of_group<T, C>> products, A alpha, A beta) const {
+    const arena::opened now(*arena_);
+    cuda::multiply_group<T, C>(host_, f, products, alpha, beta);
+  }
 
  private:
   arena* arena_;
@@ -158,6 +163,11 @@ template <class T, class C>
 void multiply(const launcher& on, cuda::flips f, matrix_view<const T> a, matrix_view<const T> b, matrix_view<C> c,
               cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
   on.multiply(f, a, b, c, alpha, beta);
+}
+template <class T, class C>
+void multiply_group(const launcher& on, cuda::flips f, std::span<const product_of_group<T, C>> products,
+                    cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
+  on.multiply_group(f, products, alpha, beta);
 }
 
 /// The engine of threads, as an engine of devices takes its buffers: real numbers from the device, integers from the
