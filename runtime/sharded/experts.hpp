@@ -115,7 +115,6 @@ class expert_bank {
   /// dx (rows, H) for dy (rows, H). Uses up what forward left.
   buffer_on<D, T> backward(const D& on, std::span<const T> dy, const parameters_in_use<T, D>& w,
                            std::span<accumulated<T>> dgate_up, std::span<accumulated<T>> ddown) {
-    using A = accumulated<T>;
     const num H = w[parameter_kind::experts_gate_up].shape[2], I = w[parameter_kind::experts_down].shape[2];
     auto act = allocate<T>(on, wide_.size() / 2), dact = allocate<T>(on, act.size()), dx = allocate<T>(on, x_.size());
     swiglu<T>(on, wide_, I, act);
