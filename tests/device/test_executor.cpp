@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans carried out by the kernels' source, against the baseline: outputs, every gradient, optimizer steps, and what is
-// sent. Ranks are threads; the memory of their devices holds NaN until it is written. In f32 the host cannot touch it.
+// sent. Ranks are threads; the memory of their devices holds NaN until it is written. Without SHARDPLAN_TEST_GPU
+// kernels run on the host, and in f32 it cannot touch what they work on; with it on GPUs, one for each rank.
 #include "runtime/checkpoint/init.hpp"
 #include "runtime/reference/training.hpp"
 #include "runtime/verify/ledger_comparison.hpp"
-#include "tests/device/executor_on_device.hpp"
+#ifdef SHARDPLAN_TEST_GPU
+#include "tests/device/run_on_gpus.hpp"
+#else
+#include "tests/device/run_on_host.hpp"
+#endif
 #include "tests/unit/equality_helpers.hpp"
 
 namespace shardplan::runtime {
 namespace {
-
-template <class T>
-gathered_result<T> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const batch_rows& rows, const run_options& options,
-                               std::vector<recorder>* sent = nullptr) {
-  gathered_result<T> result;
-  auto ledgers = run(world_size(plan), std::chrono::seconds(120), [&](thread_communicator& comm) {
-    const bool reversed = comm.rank() % 2 != 0;  // blocks and threads in either order
-    const auto run_on = [&](auto& engine, const auto& launcher) {
-      auto mine = run_sharded<T, planned_methods>(engine, weights, plan, micro_batches, shares_of(rows, plan), options,
-                                                  cuda::cuda_device(launcher));
-      if (comm.rank() == 0) result = std::move(mine);
-    };
-    if constexpr (std::is_same_v<T, float>) {
-      guarded::arena memory;
-      guarded::communicator engine(comm, memory);
-      run_on(engine, guarded::launcher(memory, reversed));
-    } else {
-      run_on(comm, cuda::host_launcher(reversed));
-    }
-  });
-  if (sent != nullptr) *sent = std::move(ledgers);
-  return result;
-}
 
 /// Plans of one model and batch, with a micro-batch per pipeline stage's rank.
 template <class T>
