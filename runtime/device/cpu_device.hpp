@@ -94,6 +94,11 @@ void gemm_tn(cpu_device, read_view<T> a, read_view<T> b, matrix_view<T> c, std::
              std::type_identity_t<T> beta = 0) {
   gemm_tn<T>(a, b, c, alpha, beta);
 }
+template <class T, class C = T>
+void gemm_group(cpu_device, flips f, std::type_identity_t<std::span<const product_of_group<T, C>>> products,
+                std::type_identity_t<C> alpha = 1, std::type_identity_t<C> beta = 0) {
+  gemm_group<T>(f, products, alpha, beta);
+}
 
 template <class T>
 void rms_norm(cpu_device, std::span<const T> x, std::span<const T> weight, double eps, std::span<T> out) {

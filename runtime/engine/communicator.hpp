@@ -63,6 +63,9 @@ concept CommunicatesElement = requires(C& c, const typename C::group_type& g, st
   c.gather(g, in, out, counts, member);      // mine (counts[me]) -> all (sum of counts) on the root, empty elsewhere
   c.send(g, in, member);      // buffered: returns without waiting; matched in order per (group, phase, from, to)
   c.receive(g, out, member);  // the length must be the message's
+  // The same, to compute while it goes on: the buffers are the engine's until finish() of what is returned.
+  { c.begin_all_gather(g, in, out, counts) } -> std::same_as<typename C::pending>;
+  { c.begin_receive(g, out, member) } -> std::same_as<typename C::pending>;
 };
 
 template <class C>

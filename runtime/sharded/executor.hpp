@@ -62,9 +62,13 @@ class executor {
  public:
   /// `num_items`: real targets of the global batch.
   executor(const rank_view<C, D>& view, const checkpoint& weights, num num_items)
+      : executor(view, parts_of<T>(weights, view.on), num_items) {}
+  /// The same with weights from elsewhere: see parameter_store.
+  template <class Make>
+  executor(const rank_view<C, D>& view, const Make& make, num num_items)
       : view_(view),
         layer_plans_(plans_in_layers(view.model(), view.plan)),
-        parameters_(weights, view),
+        parameters_(view, make),
         num_items_(num_items),
         head_weight_(head_weight(view.model())) {
     rotary_frequencies f =

@@ -105,56 +105,56 @@ class expert_bank {
     const num n = H == 0 ? 0 : static_cast<num>(x_.size()) / H;
     wide_ = allocate<T>(on, static_cast<std::size_t>(n * 2 * I));
     auto act = allocate<T>(on, static_cast<std::size_t>(n * I)), y = allocate<T>(on, x_.size());
-    for_each_expert([&](num slot, num row, num rows) {
-      gemm_nt<T>(on, {x_.data() + row * H, rows, H}, gate_up(w, slot),
-                 matrix_view<T>(wide_.data() + row * 2 * I, rows, 2 * I));
-    });
+    multiply(on, {.b = true}, by_row(x_.data(), H), of(w, parameter_kind::experts_gate_up),
+             by_row(wide_.data(), 2 * I));
     swiglu<T>(on, wide_, I, act);
-    for_each_expert([&](num slot, num row, num rows) {
-      gemm_nt<T>(on, {act.data() + row * I, rows, I}, down(w, slot), matrix_view<T>(y.data() + row * H, rows, H));
-    });
+    multiply(on, {.b = true}, by_row(act.data(), I), of(w, parameter_kind::experts_down), by_row(y.data(), H));
     return y;
   }
 
   /// dx (rows, H) for dy (rows, H). Uses up what forward left.
   buffer_on<D, T> backward(const D& on, std::span<const T> dy, const parameters_in_use<T, D>& w,
                            std::span<accumulated<T>> dgate_up, std::span<accumulated<T>> ddown) {
-    using A = accumulated<T>;
     const num H = w[parameter_kind::experts_gate_up].shape[2], I = w[parameter_kind::experts_down].shape[2];
     auto act = allocate<T>(on, wide_.size() / 2), dact = allocate<T>(on, act.size()), dx = allocate<T>(on, x_.size());
     swiglu<T>(on, wide_, I, act);
-    for_each_expert([&](num slot, num row, num rows) {
-      const matrix_view<const T> d(dy.data() + row * H, rows, H);
-      gemm_nn<T>(on, d, down(w, slot), matrix_view<T>(dact.data() + row * I, rows, I));
-      gemm_tn<T>(on, d, {act.data() + row * I, rows, I}, matrix_view<A>(ddown.data() + slot * H * I, H, I), A{1}, A{1});
-    });
+    multiply(on, {}, by_row(dy.data(), H), of(w, parameter_kind::experts_down), by_row(dact.data(), I));
+    multiply(on, {.a = true}, by_row(dy.data(), H), by_row(act.data(), I), by_expert(ddown.data(), H, I), 1);
     swiglu_backward<T>(on, wide_, I, dact);
-    for_each_expert([&](num slot, num row, num rows) {
-      const matrix_view<const T> d(wide_.data() + row * 2 * I, rows, 2 * I);
-      gemm_nn<T>(on, d, gate_up(w, slot), matrix_view<T>(dx.data() + row * H, rows, H));
-      gemm_tn<T>(on, d, {x_.data() + row * H, rows, H}, matrix_view<A>(dgate_up.data() + slot * 2 * I * H, 2 * I, H),
-                 A{1}, A{1});
-    });
+    multiply(on, {}, by_row(wide_.data(), 2 * I), of(w, parameter_kind::experts_gate_up), by_row(dx.data(), H));
+    multiply(on, {.a = true}, by_row(wide_.data(), 2 * I), by_row(x_.data(), H), by_expert(dgate_up.data(), 2 * I, H),
+             1);
     return dx;
   }
 
  private:
-  static matrix_view<const T> gate_up(const parameters_in_use<T, D>& w, num slot) {
-    const parameter_part<T>& p = w[parameter_kind::experts_gate_up];
-    return {p.values.data() + slot * p.shape[1] * p.shape[2], p.shape[1], p.shape[2]};
+  // What gives an expert's matrix for (slot, first row, rows): its rows of (rows, width), or its own of
+  // (slots, height, width).
+  template <class V>
+  static auto by_row(V* data, num width) {
+    return [=](num, num row, num rows) { return matrix_view<V>(data + row * width, rows, width); };
   }
-  static matrix_view<const T> down(const parameters_in_use<T, D>& w, num slot) {
-    const parameter_part<T>& p = w[parameter_kind::experts_down];
-    return {p.values.data() + slot * p.shape[1] * p.shape[2], p.shape[1], p.shape[2]};
+  template <class V>
+  static auto by_expert(V* data, num height, num width) {
+    return [=](num slot, num, num) { return matrix_view<V>(data + slot * height * width, height, width); };
   }
-  template <class F>
-  void for_each_expert(F&& f) const {
+  static auto of(const parameters_in_use<T, D>& w, parameter_kind kind) {
+    return by_expert(w[kind].values.data(), w[kind].shape[1], w[kind].shape[2]);
+  }
+
+  /// c = op(a) op(b) + beta * c for every expert that has rows, in one operation.
+  template <class A, class B, class C>
+  void multiply(const D& on, flips f, A a, B b, C c, accumulated<T> beta = 0) const {
+    using stored = std::remove_pointer_t<decltype(c(0, 0, 0).data)>;  // gradients of weights are stored wide
+    std::vector<product_of_group<T, stored>> products;
     num row = 0;
-    for (std::size_t slot = 0; slot < counts_.size(); ++slot) {
-      if (counts_[slot] == 0) continue;  // also the padding slots, which have no weights
-      f(static_cast<num>(slot), row, counts_[slot]);
-      row += counts_[slot];
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0) continue;  // also the padding slots, which have no weights
+      const num slot = static_cast<num>(i);
+      products.push_back({a(slot, row, counts_[i]), b(slot, row, counts_[i]), c(slot, row, counts_[i])});
+      row += counts_[i];
     }
+    gemm_group<T, stored>(on, f, products, accumulated<T>{1}, beta);
   }
 
   buffer_on<D, T> x_, wide_;  // (rows, H), (rows, 2I)

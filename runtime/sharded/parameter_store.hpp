@@ -34,17 +34,27 @@ class parameters_in_use {
   std::map<parameter_kind, parameter_part<T>> parts_;
 };
 
-/// Reads from the checkpoint just what this rank keeps of each parameter (shardplan::owned).
+/// Parts of parameters as a checkpoint has them. It must outlive what is returned.
+template <class T, Device D>
+auto parts_of(const checkpoint& weights, const D& on) {
+  return [&weights, on](const parameter& p, const region& part) {
+    buffer<T> values(static_cast<std::size_t>(part.size()));
+    weights.read<T>(p, part, values);
+    return take(on, std::move(values));
+  };
+}
+
+/// What this rank keeps of each parameter (shardplan::owned).
 template <class T, Communicator C, Device D>
 class parameter_store {
  public:
-  parameter_store(const checkpoint& from, const rank_view<C, D>& view) : view_(view) {
+  /// `make(parameter, region)` gives the values of a part, in the memory of the device; nothing else is asked for.
+  template <class Make>
+  parameter_store(const rank_view<C, D>& view, const Make& make) : view_(view) {
     for_each_parameter(view.model(), [&](const parameter& p) {
       if (!rank_holds(view.model(), view.plan, view.rank(), p)) return;
       const region mine = owned(view.model(), view.plan, p, state_kind::parameter, view.rank());
-      buffer<T> values(static_cast<std::size_t>(mine.size()));
-      from.read<T>(p, mine, values);
-      kept_.emplace(key{p.layer, p.kind}, take(view.on, std::move(values)));
+      kept_.emplace(key{p.layer, p.kind}, make(p, mine));
     });
   }
 

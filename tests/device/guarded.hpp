@@ -9,9 +9,12 @@
 
 #include <cstdint>  // uintptr_t
 #include <cstring>  // memset
+#include <functional>
 #include <map>
 #include <new>  // bad_alloc
 #include <stdexcept>
+#include <utility>  // exchange
+#include <vector>
 
 #include "runtime/device/cuda/products.hpp"
 #include "runtime/engine/threads/threads.hpp"
@@ -157,6 +160,11 @@ class launcher {
     const arena::opened now(*arena_);
     cuda::multiply<T, C>(host_, f, a, b, c, alpha, beta);
   }
+  template <class T, class C, class A>
+  void multiply_group(cuda::flips f, std::span<const product_of_group<T, C>> products, A alpha, A beta) const {
+    const arena::opened now(*arena_);
+    cuda::multiply_group<T, C>(host_, f, products, alpha, beta);
+  }
 
  private:
   arena* arena_;
@@ -167,6 +175,11 @@ void multiply(const launcher& on, cuda::flips f, matrix_view<const T> a, matrix_
               cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
   on.multiply(f, a, b, c, alpha, beta);
 }
+template <class T, class C>
+void multiply_group(const launcher& on, cuda::flips f, std::span<const product_of_group<T, C>> products,
+                    cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
+  on.multiply_group(f, products, alpha, beta);
+}
 
 /// The engine of threads, as an engine of devices takes its buffers: real numbers from the device, integers from the
 /// host. Others read a rank's buffers until its call returns.
@@ -176,6 +189,18 @@ class communicator {
   template <class T>
   using input = std::span<const std::type_identity_t<T>>;
   using counts = std::span<const num>;
+  /// As of the engine of threads: all is done in the end.
+  class pending {
+   public:
+    pending() = default;
+    explicit pending(std::function<void()> call) : call_(std::move(call)) {}
+    void finish() {
+      if (const auto call = std::exchange(call_, nullptr)) call();
+    }
+
+   private:
+    std::function<void()> call_;
+  };
 
   communicator(thread_communicator& to, arena& memory) : to_(to), arena_(memory) {}
   num rank() const { return to_.rank(); }
@@ -225,6 +250,16 @@ class communicator {
   template <Element T>
   void receive(const group_type& g, std::span<T> message, num from) {
     pass<T>({}, message, [&] { to_.receive(g, message, from); });
+  }
+  template <Element T>
+  pending begin_all_gather(const group_type& g, input<T> mine, std::span<T> all, counts parts) {
+    return pending([=, this, kept = std::vector<num>(parts.begin(), parts.end())] {
+      all_gather(g, mine, all, std::span<const num>(kept));
+    });
+  }
+  template <Element T>
+  pending begin_receive(const group_type& g, std::span<T> message, num from) {
+    return pending([=, this] { receive(g, message, from); });
   }
 
  private:

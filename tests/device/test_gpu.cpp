@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
 #include "runtime/device/cuda/elementwise.hpp"
 #include "runtime/device/cuda/launcher.hpp"
@@ -52,4 +53,10 @@ TEST_CASE("memory that a device does not have is refused by call, bytes and caus
   const std::string message = message_of([&] { on.allocate<double>(num{1} << 50); });
   CAPTURE(message);
   CHECK(message.starts_with("cudaMallocAsync(9007199254740992 bytes): out of memory"));
+  // What failed was reported: a launch after it is none of its business.
+  auto filled = on.allocate<float>(3);
+  cuda::fill(on, filled.span(), 2.0F);
+  std::vector<float> values(3);
+  on.download(std::span<const float>(filled.span()), std::span(values));
+  CHECK(values == std::vector<float>(3, 2.0F));
 }

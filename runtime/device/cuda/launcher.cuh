@@ -40,8 +40,11 @@ void gpu_launcher::launch(num blocks, const typename Kernel::arguments& argument
     check(cudaFuncSetAttribute(take_steps<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "cudaFuncSetAttribute");
-  take_steps<Kernel><<<static_cast<unsigned>(blocks), Kernel::threads, shared_bytes, stream_.get()>>>(arguments);
-  check(cudaGetLastError(), "launch", typeid(Kernel));
+  // Not <<<...>>> and cudaGetLastError, which would report what a call before this one has failed with.
+  void* given[] = {const_cast<typename Kernel::arguments*>(&arguments)};
+  check(cudaLaunchKernel(take_steps<Kernel>, dim3(static_cast<unsigned>(blocks)), dim3(Kernel::threads), given,
+                         static_cast<std::size_t>(shared_bytes), stream_.get()),
+        "launch", typeid(Kernel));
 }
 
 }  // namespace shardplan::runtime::cuda

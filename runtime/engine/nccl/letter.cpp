@@ -67,6 +67,11 @@ letter_address address_of_messages(std::span<const num> ranks, const request& r)
   return out;
 }
 
+letter_address address_of_fetches(letter_address messages) {
+  messages.front() = number(letter_kind::fetch);
+  return messages;
+}
+
 letter::letter(letter_address to, const request& what, std::string with)
     : address(std::move(to)), call(without_buffers(what)), text(std::move(with)) {
   counts.assign(what.counts.begin(), what.counts.end());
