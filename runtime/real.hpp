@@ -12,6 +12,7 @@ namespace shardplan::runtime {
 /// Half the memory of a float, with its exponent. A value to store: nothing is computed in it.
 struct bf16 {
   std::uint16_t bits;
+  friend constexpr bool operator==(bf16, bf16) = default;  ///< the same bits
 };
 
 template <class T>

@@ -21,6 +21,13 @@
 
 namespace shardplan::runtime::guarded {
 
+/// How often something passed between a host and a device.
+struct passages {
+  num up = 0, down = 0;
+  friend passages operator-(passages a, passages b) { return {a.up - b.up, a.down - b.down}; }
+  friend bool operator==(const passages&, const passages&) = default;
+};
+
 /// Memory of one rank's device; open while there is an opened.
 class arena {
  public:
@@ -51,6 +58,8 @@ class arena {
     const auto a = reinterpret_cast<std::uintptr_t>(at), b = reinterpret_cast<std::uintptr_t>(base_);
     return a >= b && a < b + size;
   }
+
+  passages passed;
 
   class opened {
    public:
@@ -131,6 +140,7 @@ class launcher {
   template <class T>
   memory<T> upload(std::span<const T> from) const {
     require_place(*arena_, from, false, "what is uploaded");
+    ++arena_->passed.up;
     memory<T> to(*arena_, static_cast<num>(from.size()));
     const arena::opened now(*arena_);
     std::copy(from.begin(), from.end(), to.data());
@@ -139,6 +149,7 @@ class launcher {
   template <class T>
   void download(std::span<const T> from, std::span<T> to) const {
     require_place(*arena_, from, true, "what is downloaded");
+    ++arena_->passed.down;
     require_place(*arena_, to, false, "what is downloaded to");
     const arena::opened now(*arena_);
     std::copy(from.begin(), from.end(), to.begin());

@@ -79,6 +79,7 @@ TEST_CASE("nccl: every type, on three ranks") {
   check_all_good(run_ranks(3, 20s, [](nccl_communicator& c) {
     const auto g = all(c);
     check_all_reduce<float>(c, g, 5), check_all_to_all<float>(c, g, 5), check_messages<float>(c, g, 5);
+    check_all_reduce<bf16>(c, g, 5), check_uneven_parts<bf16>(c, g, 5), check_messages<bf16>(c, g, 5);
     check_all_reduce<std::int64_t>(c, g, 5), check_uneven_parts<std::int64_t>(c, g, 5);
     check_all_reduce<std::uint64_t>(c, g, 5), check_even_parts<std::uint64_t>(c, g, 5);
     check_all_reduce<std::int32_t>(c, g, 5), check_broadcast<std::int32_t>(c, g, 5);
