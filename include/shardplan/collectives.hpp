@@ -48,6 +48,7 @@ class communication : layer_communication<R, Sink> {
   using base::shape_;
   using base::stream_;
   using base::sum_over_tp;
+  using base::sums;
   using base::values;
 
   constexpr void pass() {
@@ -104,7 +105,7 @@ class communication : layer_communication<R, Sink> {
     if (stage_owner(p_, other) == group(axis::pp).index) return;  // the same rank
     label(why, stage_layers(m_, p_, labelled_stage).begin);
     values(what, axis::pp, stream_);
-    if (auxiliary()) values(what, axis::pp, statistics());
+    if (auxiliary()) sums(what, axis::pp, statistics());
   }
 
   constexpr void forward(const pipeline_step& s) {
@@ -131,13 +132,13 @@ class communication : layer_communication<R, Sink> {
     }
     if (auxiliary()) {
       label(phase::loss, parameter::no_layer);
-      values(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
+      sums(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
     }
     if (!is_last(s.stage)) return neighbour(operation::send, s.stage + 1, phase::forward, s.stage + 1);
     use_head(phase::loss);
     gather_tokens();
     if (!is_cut(p_, head())) return;
-    for (int i = 0; i < 3; ++i) values(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
+    for (int i = 0; i < 3; ++i) sums(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
   }
 
   constexpr void backward(const pipeline_step& s) {
@@ -175,9 +176,9 @@ class communication : layer_communication<R, Sink> {
       const region part = part_in_use(m_, p_, q, rank_);
       const gradient_reduction how = reduction_of(m_, p_, q);
       label(phase::gradients, q.layer);
-      if (!how.tensor.empty()) values(operation::all_reduce, how.tensor, part.size());
+      if (!how.tensor.empty()) sums(operation::all_reduce, how.tensor, part.size());
       const rank_group shards = group(how.shard);
-      values(operation::reduce_scatter, how.shard, part.size(), shard(part, shards.size(), shards.index).size());
+      sums(operation::reduce_scatter, how.shard, part.size(), shard(part, shards.size(), shards.index).size());
     });
   }
   constexpr void finish() {
@@ -185,9 +186,9 @@ class communication : layer_communication<R, Sink> {
       if (!rank_holds(m_, p_, rank_, q)) return;
       const num kept = owned(m_, p_, q, state_kind::optimizer, rank_).size();
       label(phase::gradients, q.layer);
-      values(operation::all_reduce, axis::dp_replicate, kept);
+      sums(operation::all_reduce, axis::dp_replicate, kept);
       if (reduction_of(m_, p_, q).both_ends)
-        bytes_in(operation::all_reduce, axis::pp, both_ends_group(p_, rank_).size(), kept * shape_.element_bytes, 0,
+        bytes_in(operation::all_reduce, axis::pp, both_ends_group(p_, rank_).size(), kept * shape_.wide_bytes(), 0,
                  false);
     });
   }

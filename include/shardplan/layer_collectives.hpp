@@ -42,6 +42,10 @@ class layer_communication {
   constexpr void values(operation what, axis_set axes, num handed, num kept = 0) {
     bytes(what, axes, handed * shape_.element_bytes, kept * shape_.element_bytes);
   }
+  /// Values that are kept wide.
+  constexpr void sums(operation what, axis_set axes, num handed, num kept = 0) {
+    bytes(what, axes, handed * shape_.wide_bytes(), kept * shape_.wide_bytes());
+  }
   /// An all_to_all of equal parts.
   constexpr void trade(axis_set axes, num part) {
     values(operation::all_to_all, axes, part * group(axes).size(), part);
@@ -186,7 +190,7 @@ class layer_communication {
         bytes(operation::all_gather, over, 8);
         values(operation::all_gather, over, r * H);
         bytes(operation::all_gather, over, r * k * 8);
-        values(operation::all_gather, over, r * k);
+        sums(operation::all_gather, over, r * k);
         values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
         break;
       }
@@ -207,7 +211,7 @@ class layer_communication {
       case dispatch_kind::all_gather: {
         const axis_set over = axis::ep | axis::etp;
         values(operation::all_gather, over, r * H);
-        values(operation::reduce_scatter, over, gathered_rows() * k, r * k);
+        sums(operation::reduce_scatter, over, gathered_rows() * k, r * k);
         values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
         break;
       }

@@ -13,11 +13,15 @@ struct run_shape {
   num padded_length = 0;  ///< of a row
   num micro_rows = 0;     ///< rows of one micro-batch of one data shard
   num micro_batches = 1;
-  num element_bytes = 4;   ///< of activations, parameters and gradients; counts and ids have 8, the loss 8
+  num element_bytes = 4;   ///< of activations and parameters; counts and ids have 8, the loss 8
   bool training = false;   ///< with backward and gradients, of which the norm is computed once
   num steps = 0;           ///< optimizer steps, each with a training pass; 0: one pass and no step
   bool auxiliary = false;  ///< with the load-balancing loss of the routers
   bool embeds = false;     ///< the caller gives embeddings: nothing is looked up
+
+  /// Of what sums are kept in, whatever the elements are: gradients of parameters, router weights, statistics of the
+  /// auxiliary loss, and the log sums of tokens.
+  constexpr num wide_bytes() const { return element_bytes < 4 ? 4 : element_bytes; }
 };
 
 /// Heads a rank gets when `ranks` of a Ulysses group trade tokens for `heads`: with fewer heads than ranks, one.

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/json_file.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/error.hpp"
+#include "runtime/real.hpp"
 
 namespace shardplan::runtime {
 namespace {
@@ -283,5 +284,6 @@ std::vector<stored_tensor> checkpoint::stored(const parameter& p) const {
 
 template void checkpoint::read(const parameter&, const region&, std::span<float>) const;
 template void checkpoint::read(const parameter&, const region&, std::span<double>) const;
+template void checkpoint::read(const parameter&, const region&, std::span<bf16>) const;
 
 }  // namespace shardplan::runtime

@@ -40,7 +40,8 @@ class checkpoint {
   const model_config& config() const;
   const std::filesystem::path& directory() const;
 
-  /// Copies the part `r` of parameter `p` to `out` (row-major, `r.size()` elements), converted to T (float, double).
+  /// Copies the part `r` of parameter `p` to `out` (row-major, `r.size()` elements), converted to T: float,
+  /// double or bf16.
   template <class T>
   void read(const parameter& p, const region& r, std::span<T> out) const;
 

@@ -64,7 +64,7 @@ template <class T>
 std::vector<T> read_as(const tensor_entry& tensor);
 
 /// Copies the part `r` of a tensor of one to three dims to `out` (row-major, `r.size()` elements), converted to T
-/// (float, double). Throws input_error when the dtype is not floating, std::logic_error when `r` is not a part of
+/// (float, double, bf16). Throws input_error when the dtype is not floating, std::logic_error when `r` is not a part of
 /// the tensor or `out` has another size.
 template <class T>
 void read_part(const tensor_entry& tensor, const region& r, std::span<T> out);

@@ -11,7 +11,7 @@
 
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/error.hpp"
-#include "runtime/half.hpp"
+#include "runtime/real.hpp"
 
 namespace shardplan::runtime {
 namespace {
@@ -22,11 +22,11 @@ struct plain {
   using stored = T;
   static constexpr T value(T bits) { return bits; }
 };
-struct f16 {
+struct stored_f16 {
   using stored = std::uint16_t;
   static constexpr float value(stored bits) { return float_from_f16(bits); }
 };
-struct bf16 {
+struct stored_bf16 {
   using stored = std::uint16_t;
   static constexpr float value(stored bits) { return float_from_bf16(bits); }
 };
@@ -44,9 +44,9 @@ bool visit_floating(tensor_dtype dtype, F&& f) {
     case tensor_dtype::f32:
       return f(plain<float>{}), true;
     case tensor_dtype::f16:
-      return f(f16{}), true;
+      return f(stored_f16{}), true;
     case tensor_dtype::bf16:
-      return f(bf16{}), true;
+      return f(stored_bf16{}), true;
     default:
       return false;
   }
@@ -91,8 +91,11 @@ typename Format::stored load(const std::byte* from, num i) {
 template <class Format, class T>
 void convert_run(const std::byte* from, num begin, num n, T* out) {
   if (n == 0) return;  // no elements may mean no addresses
-  if constexpr (std::is_same_v<Format, plain<T>>) {
+  if constexpr (std::is_same_v<Format, plain<T>> || (std::is_same_v<Format, stored_bf16> && std::is_same_v<T, bf16>)) {
     std::memcpy(out, from + begin * static_cast<num>(sizeof(T)), static_cast<std::size_t>(n) * sizeof(T));
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    for (num i = 0; i < n; ++i)
+      out[i] = nearest<bf16>(static_cast<double>(Format::value(load<Format>(from, begin + i))));
   } else {
     for (num i = 0; i < n; ++i) out[i] = static_cast<T>(Format::value(load<Format>(from, begin + i)));
   }
@@ -216,5 +219,6 @@ template std::vector<std::int32_t> read_as(const tensor_entry&);
 template std::vector<std::uint8_t> read_as(const tensor_entry&);
 template void read_part(const tensor_entry&, const region&, std::span<float>);
 template void read_part(const tensor_entry&, const region&, std::span<double>);
+template void read_part(const tensor_entry&, const region&, std::span<bf16>);
 
 }  // namespace shardplan::runtime

@@ -13,6 +13,9 @@ namespace {
 
 num bytes_of(dtype type) { return type == dtype::f64 ? 8 : type == dtype::f32 ? 4 : 2; }
 
+/// Gradients are sums, of many micro-batches and ranks.
+num gradient_bytes_of(dtype type) { return type == dtype::f64 ? 8 : 4; }
+
 /// Adam keeps two moments, in f32 at least, and a copy of parameters that are stored shorter than that.
 num optimizer_bytes_of(dtype type) { return type == dtype::f64 ? 16 : type == dtype::f32 ? 8 : 12; }
 
@@ -70,7 +73,7 @@ section explain_memory(const model_spec& model, const plan_spec& plan, num rank,
       for (state_kind s : {state_kind::parameter, state_kind::gradient, state_kind::optimizer})
         elements[static_cast<std::size_t>(s)] += owned(model, p, q, s, rank).size();
     });
-    const num bytes[3] = {elements[0] * bytes_of(type), elements[1] * bytes_of(type),
+    const num bytes[3] = {elements[0] * bytes_of(type), elements[1] * gradient_bytes_of(type),
                           elements[2] * optimizer_bytes_of(type)};
     json line{{"zero", name_of(zero)}};
     constexpr const char* names[] = {"parameters", "gradients", "optimizer"};

@@ -5,6 +5,6 @@ namespace shardplan::runtime {
 
 template gathered_result<double> run_sharded<double, planned_methods>(nccl_communicator&, const checkpoint&,
                                                                       const plan_spec&, num, const row_loader&,
-                                                                      const run_options&, const cpu_device&);
+                                                                      const run_options&, const gpu&);
 
 }  // namespace shardplan::runtime

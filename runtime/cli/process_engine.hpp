@@ -20,12 +20,12 @@ runtime::verdict to_verdict(const outcome& mine);
 outcome worst_of(const std::vector<std::optional<runtime::verdict>>& all, num rank, bool alone);
 
 /// `Process` begins and ends what connects the processes: world() is a ProcessCommunicator, finish(exit code) the
-/// orderly end, abort(exit code) the other one, which does not return.
-template <class Process>
+/// orderly end, abort(exit code) the other one, which does not return. The device is what this rank computes on.
+template <class Process, runtime::Device D = runtime::cpu_device>
 class process_engine final : public plan_engine {
  public:
-  process_engine(engine_kind kind, std::unique_ptr<Process> process, printer print)
-      : kind_(kind), process_(std::move(process)), print_(std::move(print)), world_(process_->world()) {}
+  process_engine(engine_kind kind, std::unique_ptr<Process> process, printer print, D on = {})
+      : kind_(kind), process_(std::move(process)), on_(on), print_(std::move(print)), world_(process_->world()) {}
 
   engine_kind kind() const override { return kind_; }
   std::string_view ranks_are() const override { return "processes"; }
@@ -62,13 +62,14 @@ class process_engine final : public plan_engine {
     world_.share(task.options.replay);  // every rank replays what rank 0 was told to
     runtime::recorder& ledger = world_.comm().ledger();
     ledger.clear();
-    out.result = runtime::run_rank<T>(world_.comm(), task);
+    out.result = runtime::run_rank<T>(world_.comm(), task, on_);
     world_.comm().require_all_received();
     out.ledgers = world_.gather_ledgers();
   }
 
   engine_kind kind_;
   std::unique_ptr<Process> process_;
+  D on_;
   printer print_;
   runtime::process_world<std::remove_reference_t<decltype(std::declval<Process&>().world())>> world_;
 };

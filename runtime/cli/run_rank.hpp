@@ -8,15 +8,16 @@
 
 namespace shardplan::runtime {
 
+/// `on`: what this rank computes on.
 /// pre: require_legal(task)
-template <class T, Communicator C>
-gathered_result<T> run_rank(C& comm, const plan_task& task) {
+template <class T, Communicator C, Device D = cpu_device>
+gathered_result<T> run_rank(C& comm, const plan_task& task, const D& on = {}) {
   const num each = task.rows.rows / num_data_shards(task.plan);
   const num micro_batches = task.options.micro_batches == 0 ? task.plan.pp : task.options.micro_batches;
   const auto load = [&](num rank) { return select_rows(task.rows, data_index(task.plan, rank) * each, each); };
   run_options how = task.options.run;
   how.replay = task.options.replay;
-  return run_sharded<T>(comm, task.weights, task.plan, micro_batches, load, how);
+  return run_sharded<T>(comm, task.weights, task.plan, micro_batches, load, how, on);
 }
 
 }  // namespace shardplan::runtime

@@ -94,6 +94,11 @@ void gemm_tn(cpu_device, read_view<T> a, read_view<T> b, matrix_view<T> c, std::
              std::type_identity_t<T> beta = 0) {
   gemm_tn<T>(a, b, c, alpha, beta);
 }
+template <class T, class C = T>
+void gemm_group(cpu_device, flips f, std::type_identity_t<std::span<const product_of_group<T, C>>> products,
+                std::type_identity_t<C> alpha = 1, std::type_identity_t<C> beta = 0) {
+  gemm_group<T>(f, products, alpha, beta);
+}
 
 template <class T>
 void rms_norm(cpu_device, std::span<const T> x, std::span<const T> weight, double eps, std::span<T> out) {
@@ -117,8 +122,9 @@ void add_bias_backward(cpu_device, std::span<const T> dy, std::span<T> dbias) {
   add_bias_backward<T>(dy, dbias);
 }
 template <class T>
-void rotary_table(cpu_device, const rotary_frequencies& f, std::span<const num> positions, std::span<T> table) {
-  rotary_table<T>(f, positions, table);
+void rotary_table(cpu_device, std::span<const double> inverse, double scale, std::span<const num> positions,
+                  std::span<T> table) {
+  rotary_table<T>(inverse, scale, positions, table);
 }
 template <class T>
 void rotate(cpu_device, std::span<T> x, std::span<const T> table, num head_dim) {

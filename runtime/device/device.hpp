@@ -31,7 +31,7 @@ concept DeviceBuffer = std::default_initializable<B> && std::movable<B> && std::
   { b.size() } -> std::same_as<std::size_t>;
 };
 
-/// The memory of a device. `V`: float, double, num, char, or a struct of numbers.
+/// The memory of a device. `V`: float, double, num, char, or a struct of numbers; bf16 where it computes on that.
 template <class D, class V>
 concept DeviceMemory = DeviceBuffer<typename D::template buffer<V>, V> &&
     requires(const D& on, std::size_t size, std::span<const V> from, std::span<V> to, std::span<const V> host,
@@ -51,12 +51,14 @@ concept DeviceMemory = DeviceBuffer<typename D::template buffer<V>, V> &&
 template <class D>
 concept Device = std::copyable<D> && DeviceMemory<D, float> && DeviceMemory<D, double> &&
     requires(const D& on, std::span<const float> x, std::span<float> y, matrix_view<const float> a,
-             matrix_view<float> c, std::span<const num> experts, std::vector<token_places> rows, num n) {
+             matrix_view<float> c, std::span<const product_of_group<float>> group, std::span<const num> experts,
+             std::vector<token_places> rows, num n) {
   add<float>(on, y, x);
   rms_norm<float>(on, x, x, 1e-6, y);
   gemm_nt<float>(on, a, a, c);
   gemm_nn<float>(on, a, a, c);
   gemm_tn<float>(on, a, a, c, 1, 1);
+  gemm_group<float>(on, flips{}, group, 1, 1);
   { sort_pairs(on, experts, n, n) } -> std::same_as<typename D::pairs>;  // its `counts` are on the host
   { upload_places(on, std::move(rows)) } -> std::same_as<typename D::places>;
   { add_up_squares<float>(on, x, 0.0) } -> std::same_as<double>;  // to what there is; on the host

@@ -4,6 +4,7 @@
 #define SHARDPLAN_RUNTIME_DEVICE_GEMM_HPP
 
 #include <shardplan/meta.hpp>
+#include <span>
 #include <type_traits>  // type_identity_t
 
 namespace shardplan::runtime {
@@ -42,6 +43,33 @@ void gemm_nt(read_view<T> a, read_view<T> b, matrix_view<T> c, std::type_identit
 template <class T>
 void gemm_tn(read_view<T> a, read_view<T> b, matrix_view<T> c, std::type_identity_t<T> alpha = 1,
              std::type_identity_t<T> beta = 0);
+
+/// Which operand of a product is read transposed. A weight's gradient flips a, a linear layer flips b; never both.
+struct flips {
+  bool a = false, b = false;
+};
+
+/// One product of a group: an expert's. None of them writes what another reads or writes.
+template <class T, class C = T>
+struct product_of_group {
+  matrix_view<const T> a, b;
+  matrix_view<C> c;
+};
+
+/// c = alpha * op(a) op(b) + beta * c for each product, as gemm_nn, gemm_nt (flips b) or gemm_tn (flips a) would. An
+/// operation of its own, because on a GPU many small products are best asked for at once.
+template <class T>
+void gemm_group(flips f, std::type_identity_t<std::span<const product_of_group<T>>> products,
+                std::type_identity_t<T> alpha = 1, std::type_identity_t<T> beta = 0) {
+  for (const product_of_group<T>& p : products) {
+    if (f.a)
+      gemm_tn<T>(p.a, p.b, p.c, alpha, beta);
+    else if (f.b)
+      gemm_nt<T>(p.a, p.b, p.c, alpha, beta);
+    else
+      gemm_nn<T>(p.a, p.b, p.c, alpha, beta);
+  }
+}
 
 /// Adds up the time that this thread spends in the products above, from construction to destruction. At most one per
 /// thread counts: a second one replaces the first until it ends. Without any, a product pays one load for it.

@@ -42,9 +42,10 @@ struct rotary_frequencies {
 };
 rotary_frequencies make_rotary_frequencies(const rope_config& rope, num head_dim, num max_positions);
 
-/// Cosines and sines of `positions` (n): table (n, D), the D/2 cosines first.
+/// Cosines and sines of `positions` (n): table (n, D), the D/2 cosines first, of frequencies `inverse` (D/2) and their
+/// scale.
 template <class T>
-void rotary_table(const rotary_frequencies& f, std::span<const num> positions, std::span<T> table);
+void rotary_table(std::span<const double> inverse, double scale, std::span<const num> positions, std::span<T> table);
 
 /// Rotates the two halves of each head of x (n, heads, D) by the table (n, D).
 template <class T>

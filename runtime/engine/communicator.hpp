@@ -6,7 +6,10 @@
 //   that rank's thread calls it. Different groups are independent.
 // - Sizes, counts and offsets are in elements. Parts lie in group-member order, without gaps. Zero is a fine count.
 // - Reductions are computed in group-member order for every element, ((m0 op m1) op m2) ..., whatever the timing, so a
-//   repeated run gives the same bits. Integers wrap; a NaN survives max and min.
+//   repeated run gives the same bits. Sums of bf16 are formed in float and rounded once. Integers wrap; a NaN survives
+//   max and min.
+// - Buffers of real numbers lie in the memory of what the rank computes on, buffers of integers in the host's:
+//   those steer, and the host must know them. Only the engine nccl's ranks have two memories.
 // - On return the buffers are the caller's again. They are not touched after a throw either.
 // - engine_error: members disagree about the operation, element type, root, counts or sizes (the text names two ranks,
 //   the operation and the sizes); a member died, returned or did not come within the timeout.
@@ -21,6 +24,7 @@
 #include <span>  // span
 
 #include "runtime/engine/recorder.hpp"
+#include "runtime/real.hpp"
 
 namespace shardplan::runtime {
 
@@ -33,8 +37,8 @@ constexpr std::string_view name_of(reduce_op op) {
 
 /// What can be communicated.
 template <class T>
-concept Element = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, std::int64_t> ||
-    std::same_as<T, std::uint64_t> || std::same_as<T, std::int32_t>;
+concept Element = std::same_as<T, float> || std::same_as<T, double> || std::same_as<T, bf16> ||
+    std::same_as<T, std::int64_t> || std::same_as<T, std::uint64_t> || std::same_as<T, std::int32_t>;
 
 /// A handle of a group, cheap to copy, valid as long as its communicator.
 template <class G>
@@ -59,13 +63,17 @@ concept CommunicatesElement = requires(C& c, const typename C::group_type& g, st
   c.gather(g, in, out, counts, member);      // mine (counts[me]) -> all (sum of counts) on the root, empty elsewhere
   c.send(g, in, member);      // buffered: returns without waiting; matched in order per (group, phase, from, to)
   c.receive(g, out, member);  // the length must be the message's
+  // The same, to compute while it goes on: the buffers are the engine's until finish() of what is returned.
+  { c.begin_all_gather(g, in, out, counts) } -> std::same_as<typename C::pending>;
+  { c.begin_receive(g, out, member) } -> std::same_as<typename C::pending>;
 };
 
 template <class C>
 concept Communicator = CommunicatorGroup<typename C::group_type> && CommunicatesElement<C, float> &&
-    CommunicatesElement<C, double> && CommunicatesElement<C, std::int64_t> && CommunicatesElement<C, std::uint64_t> &&
-    CommunicatesElement<C, std::int32_t> && requires(C& c, const C& fixed, const typename C::group_type& g,
-                                                     const rank_group& ranks, axis_set axes, phase why, num layer) {
+    CommunicatesElement<C, double> && CommunicatesElement<C, bf16> && CommunicatesElement<C, std::int64_t> &&
+    CommunicatesElement<C, std::uint64_t> && CommunicatesElement<C, std::int32_t> &&
+    requires(C& c, const C& fixed, const typename C::group_type& g, const rank_group& ranks, axis_set axes, phase why,
+             num layer) {
   { fixed.rank() } -> std::same_as<num>;
   { fixed.world_size() } -> std::same_as<num>;
   { c.group(ranks, axes) } -> std::same_as<typename C::group_type>;  // cached: ask again at no cost

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/reduce.hpp"
 
-#include <algorithm>    // min, copy_n
+#include <algorithm>    // min, transform
 #include <type_traits>  // make_unsigned
 
 namespace shardplan::runtime::detail {
@@ -27,16 +27,22 @@ T combine(T a, T b) {
 template <reduce_op Op, class T>
 void reduce_typed(std::span<const std::byte* const> in, num first, num count, T* out) {
   constexpr num block = 512;  // accumulators that stay in the first-level cache while the inputs pass by once
-  T sum[block];
+  accumulated<T> sum[block];
+  const auto value = [](T x) {
+    if constexpr (is_real<T>)
+      return widen(x);
+    else
+      return x;
+  };
   for (num begin = 0; begin < count; begin += block) {
     const num size = std::min(block, count - begin);
     const auto from = [&](std::size_t i) { return reinterpret_cast<const T*>(in[i]) + first + begin; };
-    std::copy_n(from(0), size, sum);
+    std::transform(from(0), from(0) + size, sum, value);
     for (std::size_t i = 1; i < in.size(); ++i) {
       const T* const next = from(i);
-      for (num e = 0; e < size; ++e) sum[e] = combine<Op>(sum[e], next[e]);
+      for (num e = 0; e < size; ++e) sum[e] = combine<Op>(sum[e], value(next[e]));
     }
-    std::copy_n(sum, size, out + begin);
+    std::transform(sum, sum + size, out + begin, narrow<T>);
   }
 }
 
@@ -68,6 +74,8 @@ void reduce(element_type type, reduce_op op, std::span<const std::byte* const> i
       return reduce_by<std::uint64_t>(op, in, first, count, out);
     case element_type::i32:
       return reduce_by<std::int32_t>(op, in, first, count, out);
+    case element_type::bf16:
+      return reduce_by<bf16>(op, in, first, count, out);
   }
 }
 

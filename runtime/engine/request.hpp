@@ -12,19 +12,23 @@
 
 namespace shardplan::runtime {
 
-enum class element_type : unsigned char { f32, f64, i64, u64, i32 };
+enum class element_type : unsigned char { f32, f64, i64, u64, i32, bf16 };
 
 template <Element T>
 inline constexpr element_type element_type_of = std::same_as<T, float>           ? element_type::f32
                                                 : std::same_as<T, double>        ? element_type::f64
                                                 : std::same_as<T, std::int64_t>  ? element_type::i64
                                                 : std::same_as<T, std::uint64_t> ? element_type::u64
-                                                                                 : element_type::i32;
+                                                : std::same_as<T, std::int32_t>  ? element_type::i32
+                                                                                 : element_type::bf16;
 constexpr std::string_view name_of(element_type t) {
-  constexpr std::string_view names[] = {"float", "double", "int64", "uint64", "int32"};
+  constexpr std::string_view names[] = {"float", "double", "int64", "uint64", "int32", "bf16"};
   return names[static_cast<std::size_t>(t)];
 }
-constexpr num size_of(element_type t) { return t == element_type::f32 || t == element_type::i32 ? 4 : 8; }
+constexpr num size_of(element_type t) {
+  constexpr num sizes[] = {4, 8, 8, 8, 4, 2};
+  return sizes[static_cast<std::size_t>(t)];
+}
 
 /// Sizes and counts in elements. Every operation hands over `in` and fills `out`; where it works in place both are the
 /// same buffer.

@@ -9,7 +9,7 @@
 #include "runtime/sharded/attention.hpp"
 #include "runtime/sharded/dispatch.hpp"
 #include "runtime/sharded/gradient_store.hpp"
-#include "runtime/sharded/local_tokens.hpp"
+#include "runtime/sharded/micro_batch.hpp"
 
 namespace shardplan::runtime {
 
@@ -18,10 +18,12 @@ template <class T, class D = cpu_device>
 struct layer_state {
   num layer;
   const parameters_in_use<T, D>& weights;
-  gradient_store<T, D>* gradients = nullptr;
+  gradient_store<accumulated<T>, D>* gradients = nullptr;
 
   const parameter_part<T>& operator[](parameter_kind kind) const { return weights[kind]; }
-  std::span<T> gradient(parameter_kind kind) const { return (*gradients)(layer, kind, weights[kind].values.size()); }
+  std::span<accumulated<T>> gradient(parameter_kind kind) const {
+    return (*gradients)(layer, kind, weights[kind].values.size());
+  }
 };
 
 template <class Residual, class T, class D>
@@ -51,11 +53,11 @@ template <Layout L, class Residual, class T, class Attention, class D>
 class attention_block {
  public:
   using stream = hidden<T, Residual, D>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, T>>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, accumulated<T>>>;
 
   template <Communicator C>
   stream forward(const rank_view<C, D>& view, const stream& x, const rotary_sequence& angles,
-                 const local_tokens<L, T>& tokens, const layer_state<T, D>& w) {
+                 const sequence_places<D>& places, const layer_state<T, D>& w) {
     const num head_dim = view.model().head_dim;
     hidden<T, L, D> every = copy_of_tokens(view, x);
     x_ = std::move(every.data());  // `every` goes on as a shape
@@ -74,7 +76,7 @@ class attention_block {
     }
     rotate<T>(view.on, in.q, angles.data(), head_dim);
     rotate<T>(view.on, in.k, angles.data(), head_dim);
-    context_ = attention_.forward(view, std::move(in), tokens.places, attention_window(view.model(), w.layer));
+    context_ = attention_.forward(view, std::move(in), places, attention_window(view.model(), w.layer));
 
     hidden<T, L, D> out(every, x.width(), linear<T>(view.on, context_, w[parameter_kind::o_proj]));
     stream sum = after_modules<Residual>(view, std::move(out), parameter_kind::o_proj, w.layer);
@@ -85,7 +87,7 @@ class attention_block {
 
   template <Communicator C>
   stream backward(const rank_view<C, D>& view, const stream& dy, const rotary_sequence& angles,
-                  const local_tokens<L, T>& tokens, const layer_state<T, D>& w) {
+                  const sequence_places<D>& places, const layer_state<T, D>& w) {
     const num head_dim = view.model().head_dim;
     if (w.weights.has(parameter_kind::o_bias))
       add_bias_backward<T>(view.on, dy.data(), w.gradient(parameter_kind::o_bias));
@@ -93,7 +95,7 @@ class attention_block {
     attention_inputs<T, D> d = attention_.backward(view,
                                                    linear_backward<T>(view.on, context_, w[parameter_kind::o_proj],
                                                                       every.data(), w.gradient(parameter_kind::o_proj)),
-                                                   tokens.places, attention_window(view.model(), w.layer));
+                                                   places, attention_window(view.model(), w.layer));
     rotate_backward<T>(view.on, d.q, angles.data(), head_dim);
     rotate_backward<T>(view.on, d.k, angles.data(), head_dim);
     if (view.model().head_norm) {
@@ -193,18 +195,19 @@ class moe_block {
 
   template <Communicator C>
   stream backward(const rank_view<C, D>& view, const stream& dy, const layer_state<T, D>& w,
-                  const balance_statistics<T, D>* balance, T balance_scale) {
+                  const balance_statistics<T, D>* balance, accumulated<T> balance_scale) {
     const dim_range mine = my_rows(view);
     const auto through = [&](std::span<const T> dy_rows) {
-      buffer_on<D, T> dweights;
+      buffer_on<D, accumulated<T>> dweights;
       buffer_on<D, T> dx =
           experts_.backward(view, dy_rows, chosen_, w.weights, w.gradient(parameter_kind::experts_gate_up),
                             w.gradient(parameter_kind::experts_down), dweights);
-      buffer_on<D, T> dscores = route_backward<T>(view, chosen_, dweights);
+      buffer_on<D, accumulated<T>> dscores = route_backward<T>(view, chosen_, dweights);
       if (balance != nullptr && counts_rows(view))
         balance->add_gradient(view.on, dscores, chosen_, counted_, balance_scale);
       add<T>(view.on, dx,
-             linear_backward<T>(view.on, x_, w[parameter_kind::router], dscores, w.gradient(parameter_kind::router)));
+             linear_backward<T>(view.on, x_, w[parameter_kind::router], stored<T>(view.on, std::move(dscores)),
+                                w.gradient(parameter_kind::router)));
       return dx;
     };
     if (view.plan.dispatch == dispatch_kind::all_reduce) {
@@ -276,13 +279,13 @@ template <Layout L, class Residual, class T, class Attention, class Experts, cla
 class layer_block {
  public:
   using stream = hidden<T, Residual, D>;
-  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, T>>;
+  using rotary_sequence = sequence<shardplan::rotary_table, L, buffer_on<D, accumulated<T>>>;
 
   template <Communicator C>
-  void forward(const rank_view<C, D>& view, stream& x, const rotary_sequence& angles, const local_tokens<L, T>& tokens,
+  void forward(const rank_view<C, D>& view, stream& x, const rotary_sequence& angles, const sequence_places<D>& places,
                const routed_tokens<D>& routed, const layer_state<T, D>& w, balance_statistics<T, D>* balance) {
     const stream a = input_norm_.forward(view, x, w, parameter_kind::input_layernorm);
-    add<T>(view.on, x.data(), attention_.forward(view, a, angles, tokens, w).data());
+    add<T>(view.on, x.data(), attention_.forward(view, a, angles, places, w).data());
     const stream m = post_norm_.forward(view, x, w, parameter_kind::post_attention_layernorm);
     add<T>(view.on, x.data(),
            (is_moe_layer(view.model(), w.layer) ? moe_.forward(view, m, w, routed, balance) : mlp_.forward(view, m, w))
@@ -291,12 +294,12 @@ class layer_block {
 
   template <Communicator C>
   void backward(const rank_view<C, D>& view, stream& dx, const rotary_sequence& angles,
-                const local_tokens<L, T>& tokens, const layer_state<T, D>& w, const balance_statistics<T, D>* balance,
-                T balance_scale) {
+                const sequence_places<D>& places, const layer_state<T, D>& w, const balance_statistics<T, D>* balance,
+                accumulated<T> balance_scale) {
     const stream dm = is_moe_layer(view.model(), w.layer) ? moe_.backward(view, dx, w, balance, balance_scale)
                                                           : mlp_.backward(view, dx, w);
     add<T>(view.on, dx.data(), post_norm_.backward(view, dm, w, parameter_kind::post_attention_layernorm).data());
-    const stream da = attention_.backward(view, dx, angles, tokens, w);
+    const stream da = attention_.backward(view, dx, angles, places, w);
     add<T>(view.on, dx.data(), input_norm_.backward(view, da, w, parameter_kind::input_layernorm).data());
   }
 

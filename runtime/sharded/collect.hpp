@@ -10,19 +10,20 @@
 
 namespace shardplan::runtime {
 
-/// The replayed choices of the tokens one rank holds: (MoE layer, n, k). `first_row`: global number of its first row.
-template <Layout L, class T>
-std::vector<std::vector<num>> cut_choices(const expert_choices& all, const local_tokens<L, T>& tokens, num first_row,
-                                          num moe_layers) {
+/// The replayed choices of the tokens one rank holds, as `offsets` says: (MoE layer, n, k). `first_row`: global number
+/// of its first row.
+template <Layout L>
+std::vector<std::vector<num>> cut_choices(const expert_choices& all, const num_sequence<real_offsets, L>& offsets,
+                                          num first_row, num moe_layers) {
   const num k = all.per_token;
   std::vector<std::vector<num>> out;
   for (num layer = 0; layer < moe_layers; ++layer) {
-    std::vector<num> here(static_cast<std::size_t>(tokens.real.tokens() * k), -1);
-    for (num i = 0; i < tokens.real.length(); ++i)
-      for (num row = 0; row < tokens.real.rows(); ++row)
-        if (const num at = tokens.real.at(i, row); at >= 0)
+    std::vector<num> here(static_cast<std::size_t>(offsets.tokens() * k), -1);
+    for (num i = 0; i < offsets.length(); ++i)
+      for (num row = 0; row < offsets.rows(); ++row)
+        if (const num at = offsets.at(i, row); at >= 0)
           std::copy_n(all.experts.begin() + ((layer * all.rows + first_row + row) * all.length + at) * k, k,
-                      here.begin() + (i * tokens.real.rows() + row) * k);
+                      here.begin() + (i * offsets.rows() + row) * k);
     out.push_back(std::move(here));
   }
   return out;
@@ -39,7 +40,7 @@ std::vector<V> gather_to_first(const rank_view<C, D>& view, const std::vector<V>
   const auto gather = [&](std::span<const V> from, std::span<V> to) {
     view.comm.gather(whole_world(view), from, to, std::span<const num>(counts), 0);
   };
-  if constexpr (std::is_floating_point_v<V>) {  // through the memory that engines take them from
+  if constexpr (is_real<V>) {  // through the memory that engines take them from
     const auto there = lend<V>(view.on, read_only(mine));
     through_engine(view.on, std::span<V>(whole), [&](std::span<V> to) { gather(there, to); });
   } else {
@@ -58,7 +59,7 @@ template <Layout L, class T, Communicator C, Device D>
 run_losses sum_of_losses(const rank_view<C, D>& view, const std::vector<local_outputs<L, T, D>>& outputs) {
   double sums[2] = {0, 0};
   for (const local_outputs<L, T, D>& o : outputs) {
-    sums[0] = add_up<T>(view.on, o.token_loss.data(), sums[0]);
+    sums[0] = add_up<accumulated<T>>(view.on, o.token_loss.data(), sums[0]);
     sums[1] += static_cast<double>(o.balance_loss) / static_cast<double>(outputs.size());
   }
   const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
@@ -79,12 +80,14 @@ run_losses sum_of_losses(const rank_view<C, D>& view, const std::vector<local_ou
 /// as many, in `batch.size()` micro-batches.
 template <Layout L, class T, Communicator C, Device D>
 void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs<L, T, D>>& outputs,
-                    const std::vector<micro_batch<L, T>>& batch, const batch_rows& rows, gathered_result<T>& result) {
+                    const std::vector<micro_batch<L, T, D>>& batch, const batch_rows& rows,
+                    gathered_result<accumulated<T>>& result) {
+  using A = accumulated<T>;
   // Who holds what follows from the plan: the last stage holds tokens, tp ranks their part of the vocabulary.
   view.comm.label(phase::collect, parameter::no_layer);
   const auto place = [&](num rank, axis a) { return group_of(view.plan, view.model(), rank, a).index; };
   const num last = stage_owner(view.plan, num_stages(view.plan) - 1);
-  const num length = batch[0].tokens.at.length(), micro_rows = batch[0].tokens.at.rows();
+  const num length = batch[0].offsets.length(), micro_rows = batch[0].offsets.rows();
   const num n = static_cast<num>(batch.size()) * length * micro_rows;
   const parameter head = make_parameter(view.model(), head_weight(view.model()));
   const auto vocabulary = [&](num rank) { return part_in_use(view.model(), view.plan, head, rank).dims[0].ranges[0]; };
@@ -97,20 +100,21 @@ void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs
     logit_counts.push_back(sends ? n * vocabulary(rank).size() : 0);
   }
   std::vector<num> my_real;
-  std::vector<T> my_losses, my_scores;
-  const auto append = [&](std::vector<T>& to, const buffer_on<D, T>& values) {
+  std::vector<A> my_losses;
+  std::vector<T> my_scores;
+  const auto append = [&](auto& to, const auto& values) {
     const auto& host = to_host(view.on, values);
     to.insert(to.end(), host.begin(), host.end());
   };
   for (const local_outputs<L, T, D>& o : outputs) {
-    const std::vector<num>& real = batch[static_cast<std::size_t>(o.micro_batch)].tokens.real.data();
+    const std::vector<num>& real = batch[static_cast<std::size_t>(o.number)].offsets.data();
     if (logit_counts[static_cast<std::size_t>(view.rank())] > 0) append(my_scores, o.scores.data());
     if (view.at(axis::tp) != 0) continue;  // its tp peers hold the same tokens: one of them sends these
     my_real.insert(my_real.end(), real.begin(), real.end());
     append(my_losses, o.token_loss.data());
   }
   const std::vector<num> real = gather_to_first(view, my_real, token_counts);
-  const std::vector<T> losses = gather_to_first(view, my_losses, token_counts);
+  const std::vector<A> losses = gather_to_first(view, my_losses, token_counts);
   const std::vector<T> scores = gather_to_first(view, my_scores, logit_counts);
   if (view.rank() != 0) return;
 
@@ -118,8 +122,8 @@ void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs
   result.length = rows.length;
   result.vocab = view.model().vocab_size;
   const auto tokens = static_cast<std::size_t>(result.rows * result.length);
-  result.token_loss.assign(tokens, T{0});
-  result.logits.assign(tokens * static_cast<std::size_t>(result.vocab), T{0});
+  result.token_loss.assign(tokens, A{0});
+  result.logits.assign(tokens * static_cast<std::size_t>(result.vocab), A{0});
   num next_token = 0, next_score = 0, first_token = 0;
   for (num rank = 0; rank < view.comm.world_size(); ++rank) {
     if (place(rank, axis::pp) != last) continue;
@@ -133,8 +137,10 @@ void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs
       const num row = first_row + t / (length * micro_rows) * micro_rows + t % micro_rows;
       const auto to = static_cast<std::size_t>(row * result.length + at);
       result.token_loss[to] = losses[static_cast<std::size_t>(first_token + t)];
-      std::copy_n(scores.begin() + next_score + t * columns.size(), columns.size(),
-                  result.logits.begin() + static_cast<num>(to) * result.vocab + columns.begin);
+      const auto from = scores.begin() + next_score + t * columns.size();
+      std::transform(from, from + columns.size(),
+                     result.logits.begin() + static_cast<num>(to) * result.vocab + columns.begin,
+                     [](T x) { return widen(x); });
     }
     next_score += n * columns.size();
   }
@@ -144,7 +150,7 @@ void collect_tokens(const rank_view<C, D>& view, const std::vector<local_outputs
 /// set of equal copies is sent.
 template <class T, Communicator C, Device D>
 void collect_shards(const rank_view<C, D>& view, const gradient_shards<T, D>& shards,
-                    std::map<std::string, std::vector<T>>& tensors) {
+                    std::map<std::string, std::vector<accumulated<T>>>& tensors) {
   view.comm.label(phase::collect, parameter::no_layer);
   const auto for_each_shard = [&](num rank, auto&& f) {
     for_each_parameter(view.model(), [&](const parameter& p) {
@@ -168,7 +174,7 @@ void collect_shards(const rank_view<C, D>& view, const gradient_shards<T, D>& sh
   auto from = all.begin();
   for (num rank = 0; rank < view.comm.world_size(); ++rank)
     for_each_shard(rank, [&](const parameter& p, const region& r) {
-      std::vector<T>& whole = tensors[std::string(name_of(p).view())];
+      auto& whole = tensors[std::string(name_of(p).view())];
       whole.resize(static_cast<std::size_t>(p.size()));
       const auto extent = [&](std::size_t d) { return d < p.shape.size() ? p.shape[d] : 1; };
       const auto part = [&](std::size_t d) { return d < r.dims.size() ? r.dims[d] : dim_part{0, 1}; };
@@ -176,7 +182,7 @@ void collect_shards(const rank_view<C, D>& view, const gradient_shards<T, D>& sh
         for (num j = 0; j < part(1).size(); ++j)
           for (num k = 0; k < part(2).size(); ++k)
             whole[static_cast<std::size_t>((part(0).at(i) * extent(1) + part(1).at(j)) * extent(2) + part(2).at(k))] =
-                *from++;
+                widen(*from++);
     });
 }
 

@@ -35,7 +35,7 @@ class dispatched_experts {
     rows_of_slot_.assign(static_cast<std::size_t>(slots), 0);
     for (std::size_t block = 0; block < counts_.size(); ++block)
       rows_of_slot_[block % static_cast<std::size_t>(slots)] += counts_[block];
-    blocks_ = take(view.on, blocks());
+    if (ep.size() * etp.size() > 1) blocks_ = take(view.on, blocks());
 
     buffer_on<D, T> rows = to_experts(view, rows_of_pairs<T>(view.on, x, pairs_, chosen.per_token, H));
     back_ = from_experts(view, bank_.forward(view.on, std::move(rows), rows_of_slot_, w));
@@ -45,8 +45,8 @@ class dispatched_experts {
   /// dx (r, H) without the router's share, and `dweights` (r, k).
   template <Communicator C>
   buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
-                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
-                           buffer_on<D, T>& dweights) {
+                           const parameters_in_use<T, D>& w, std::span<accumulated<T>> dgate_up,
+                           std::span<accumulated<T>> ddown, buffer_on<D, accumulated<T>>& dweights) {
     const num H = view.model().hidden_size, k = chosen.per_token;
     auto drows = combine_pairs_backward<T>(view.on, dy, back_, pairs_, chosen.weights, k, H, dweights);
     const auto dback =
@@ -121,6 +121,8 @@ class dispatched_experts {
 /// Rows and choices are gathered over the ep x etp group, every rank contributes to all of them, sums are scattered.
 template <class T, class D = cpu_device>
 class gathered_experts {
+  using A = accumulated<T>;
+
  public:
   /// x (r, H) -> y (r, H)
   template <Communicator C>
@@ -131,26 +133,26 @@ class gathered_experts {
     rows_.resize(static_cast<std::size_t>(group.size()));
     const std::vector<num> mine{static_cast<num>(x.size()) / H};
     view.comm.all_gather(group, read_only(mine), std::span<num>(rows_));
-    const auto every_x = gathered(view, x, H);
+    const auto every_x = gathered<T>(view, x, H);
     // Choices are integers, which engines take from the host.
     const auto& experts = to_host(view.on, chosen.experts);
     const std::vector<num> parts = counts(k);
     std::vector<num> every_expert(total(parts));
     view.comm.all_gather(group, read_only(experts), std::span<num>(every_expert), std::span<const num>(parts));
-    every_ = {k, take(view.on, std::move(every_expert)), gathered(view, chosen.weights, k), {}};
-    return scattered(view, contribution_.forward(view, every_x, every_, w), H);
+    every_ = {k, take(view.on, std::move(every_expert)), gathered<A>(view, chosen.weights, k), {}};
+    return scattered<T>(view, contribution_.forward(view, every_x, every_, w), H);
   }
 
   template <Communicator C>
   buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
-                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
-                           buffer_on<D, T>& dweights) {
+                           const parameters_in_use<T, D>& w, std::span<accumulated<T>> dgate_up,
+                           std::span<accumulated<T>> ddown, buffer_on<D, accumulated<T>>& dweights) {
     const num H = view.model().hidden_size;
-    buffer_on<D, T> every_dweights;
+    buffer_on<D, A> every_dweights;
     const auto every_dx =
-        contribution_.backward(view, gathered(view, dy, H), every_, w, dgate_up, ddown, every_dweights);
-    dweights = scattered(view, every_dweights, chosen.per_token);
-    return scattered(view, every_dx, H);
+        contribution_.backward(view, gathered<T>(view, dy, H), every_, w, dgate_up, ddown, every_dweights);
+    dweights = scattered<A>(view, every_dweights, chosen.per_token);
+    return scattered<T>(view, every_dx, H);
   }
 
  private:
@@ -162,19 +164,19 @@ class gathered_experts {
   static std::size_t total(const std::vector<num>& parts) {
     return static_cast<std::size_t>(std::accumulate(parts.begin(), parts.end(), num{0}));
   }
-  template <Communicator C>
-  buffer_on<D, T> gathered(const rank_view<C, D>& view, std::span<const T> part, num width) const {
+  template <class V, Communicator C>
+  buffer_on<D, V> gathered(const rank_view<C, D>& view, std::span<const V> part, num width) const {
     const std::vector<num> parts = counts(width);
-    auto whole = allocate<T>(view.on, total(parts));
-    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<T>(whole), std::span<const num>(parts));
+    auto whole = allocate<V>(view.on, total(parts));
+    view.comm.all_gather(view.group(axis::ep | axis::etp), part, std::span<V>(whole), std::span<const num>(parts));
     return whole;
   }
-  template <Communicator C>
-  buffer_on<D, T> scattered(const rank_view<C, D>& view, const buffer_on<D, T>& partial, num width) const {
+  template <class V, Communicator C>
+  buffer_on<D, V> scattered(const rank_view<C, D>& view, const buffer_on<D, V>& partial, num width) const {
     const auto group = view.group(axis::ep | axis::etp);
     const std::vector<num> parts = counts(width);
-    auto mine = allocate<T>(view.on, static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
-    view.comm.reduce_scatter(group, read_only(partial), std::span<T>(mine), std::span<const num>(parts));
+    auto mine = allocate<V>(view.on, static_cast<std::size_t>(parts[static_cast<std::size_t>(group.index())]));
+    view.comm.reduce_scatter(group, read_only(partial), std::span<V>(mine), std::span<const num>(parts));
     return mine;
   }
 
@@ -199,8 +201,8 @@ class planned_experts {
   /// dx (r, H) without the router's share, and `dweights` (r, k); the gradients of the experts here grow.
   template <Communicator C>
   buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
-                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
-                           buffer_on<D, T>& dweights) {
+                           const parameters_in_use<T, D>& w, std::span<accumulated<T>> dgate_up,
+                           std::span<accumulated<T>> ddown, buffer_on<D, accumulated<T>>& dweights) {
     return as_planned(view,
                       [&](auto& experts) { return experts.backward(view, dy, chosen, w, dgate_up, ddown, dweights); });
   }

@@ -25,34 +25,29 @@ auto vocabulary_group(const rank_view<C, D>& view) {
 
 /// Each tp rank looks up the ids that its rows hold; the sum is the embedding. Given embeddings are only cut.
 template <Layout L, class Residual, class T, Communicator C, Device D>
-hidden<T, Residual, D> embed(const rank_view<C, D>& view, const local_tokens<L, T>& tokens,
+hidden<T, Residual, D> embed(const rank_view<C, D>& view, const micro_batch<L, T, D>& tokens,
                              const layer_state<T, D>& w) {
   const num H = view.model().hidden_size;
   if (!tokens.ids) {
     const num tp = residual_traits<Residual>::split ? view.plan.tp : 1, length = tokens.at.length() / tp;
     const auto size = static_cast<std::size_t>(length * tokens.at.rows() * H);
     const std::size_t first = tp > 1 ? static_cast<std::size_t>(view.at(axis::tp)) * size : 0;
-    return {length,
-            tokens.at.rows(),
-            H,
-            upload<T>(view.on, std::span<const T>(tokens.embeds->data()).subspan(first, size)),
-            {}};
+    return {length, tokens.at.rows(), H, copied<T>(view.on, read_only(tokens.embeds->data()).subspan(first, size)), {}};
   }
   auto x = unwritten<T>(view.on, tokens.at, H);
-  const auto ids = lend<num>(view.on, read_only(tokens.ids->data()));
-  look_up<T>(view.on, w[parameter_kind::embed_tokens].values, ids,
+  look_up<T>(view.on, w[parameter_kind::embed_tokens].values, tokens.ids->data(),
              vocabulary_here(view, parameter_kind::embed_tokens).begin, H, x.data());
   return after_modules<Residual>(view, std::move(x), parameter_kind::embed_tokens);
 }
 
 template <Layout L, class Residual, class T, Communicator C, Device D>
-void embed_backward(const rank_view<C, D>& view, const hidden<T, Residual, D>& dx, const local_tokens<L, T>& tokens,
+void embed_backward(const rank_view<C, D>& view, const hidden<T, Residual, D>& dx, const micro_batch<L, T, D>& tokens,
                     const layer_state<T, D>& w) {
   if (!tokens.ids) return;
   const auto& every = gather_tokens(view, dx);
-  const auto ids = lend<num>(view.on, read_only(tokens.ids->data()));
-  look_up_backward<T>(view.on, every.data(), ids, vocabulary_here(view, parameter_kind::embed_tokens).begin,
-                      view.model().hidden_size, w.gradient(parameter_kind::embed_tokens));
+  look_up_backward<T>(view.on, every.data(), tokens.ids->data(),
+                      vocabulary_here(view, parameter_kind::embed_tokens).begin, view.model().hidden_size,
+                      w.gradient(parameter_kind::embed_tokens));
 }
 
 /// Cross-entropy of logits (s, b, V') whose vocabulary is cut over vocabulary_group(): every tp rank gets every token's
@@ -60,41 +55,43 @@ void embed_backward(const rank_view<C, D>& view, const hidden<T, Residual, D>& d
 /// seam: another loss is another class with these two members.
 template <class T, class D = cpu_device>
 class vocabulary_cross_entropy {
+  using A = accumulated<T>;
+
  public:
   template <Layout L>
   using scores_sequence = sequence<logits, L, buffer_on<D, T>>;
+  template <Layout L>
+  using targets_sequence = sequence<targets, L, buffer_on<D, num>>;
 
   /// Losses (s, b) of all tokens, 0 where there is no target. The run's loss is their sum over all ranks divided by
   /// `num_items`, the real targets of the global batch.
   template <Layout L, Communicator C>
-  sequence<token_losses, L, buffer_on<D, T>> forward(const rank_view<C, D>& view, const scores_sequence<L>& scores,
-                                                     const num_sequence<targets, L>& wanted, num /*num_items*/) {
+  sequence<token_losses, L, buffer_on<D, A>> forward(const rank_view<C, D>& view, const scores_sequence<L>& scores,
+                                                     const targets_sequence<L>& wanted, num /*num_items*/) {
     const auto parts = vocabulary_group(view);
     const auto n = static_cast<std::size_t>(scores.tokens());
-    auto largest = allocate<T>(view.on, n), picked = allocate<T>(view.on, n), losses = allocate<T>(view.on, n);
-    log_sum_ = allocate<T>(view.on, n);
-    const auto targets_here = lend<num>(view.on, read_only(wanted.data()));
+    auto largest = allocate<A>(view.on, n), picked = allocate<A>(view.on, n), losses = allocate<A>(view.on, n);
+    log_sum_ = allocate<A>(view.on, n);
     row_max<T>(view.on, scores.data(), largest);
-    view.comm.all_reduce(parts, std::span<T>(largest), reduce_op::max);
+    view.comm.all_reduce(parts, std::span<A>(largest), reduce_op::max);
     row_exp_sum<T>(view.on, scores.data(), largest, log_sum_);
-    view.comm.all_reduce(parts, std::span<T>(log_sum_), reduce_op::sum);
-    pick_targets<T>(view.on, scores.data(), targets_here, vocabulary_here(view).begin, picked);
-    view.comm.all_reduce(parts, std::span<T>(picked), reduce_op::sum);
-    losses_of_tokens<T>(view.on, log_sum_, largest, picked, targets_here, losses);
+    view.comm.all_reduce(parts, std::span<A>(log_sum_), reduce_op::sum);
+    pick_targets<T>(view.on, scores.data(), wanted.data(), vocabulary_here(view).begin, picked);
+    view.comm.all_reduce(parts, std::span<A>(picked), reduce_op::sum);
+    losses_of_tokens<A>(view.on, log_sum_, largest, picked, wanted.data(), losses);
     return {scores, 1, std::move(losses)};
   }
 
   /// The gradient of the run's loss with respect to the logits, in their place.
   template <Layout L, Communicator C>
-  void backward(const rank_view<C, D>& view, scores_sequence<L>& scores, const num_sequence<targets, L>& wanted,
+  void backward(const rank_view<C, D>& view, scores_sequence<L>& scores, const targets_sequence<L>& wanted,
                 num num_items) {
-    const auto targets_here = lend<num>(view.on, read_only(wanted.data()));
-    cross_entropy_backward<T>(view.on, scores.data(), targets_here, vocabulary_here(view).begin, log_sum_,
-                              num_items > 0 ? T{1} / static_cast<T>(num_items) : T{0});
+    cross_entropy_backward<T>(view.on, scores.data(), wanted.data(), vocabulary_here(view).begin, log_sum_,
+                              num_items > 0 ? A{1} / static_cast<A>(num_items) : A{0});
   }
 
  private:
-  buffer_on<D, T> log_sum_;  // (n): of each token, over the whole vocabulary
+  buffer_on<D, A> log_sum_;  // (n): of each token, over the whole vocabulary
 };
 
 /// Final norm, head and loss.
@@ -106,9 +103,10 @@ class head_block {
 
   /// Weights: final_norm, and `head` (the head, or the embedding it is tied to).
   template <Communicator C>
-  sequence<token_losses, L, buffer_on<D, T>> forward(const rank_view<C, D>& view, const stream& x,
-                                                     const local_tokens<L, T>& tokens, const layer_state<T, D>& w,
-                                                     parameter_kind head, num num_items) {
+  sequence<token_losses, L, buffer_on<D, accumulated<T>>> forward(const rank_view<C, D>& view, const stream& x,
+                                                                  const micro_batch<L, T, D>& tokens,
+                                                                  const layer_state<T, D>& w, parameter_kind head,
+                                                                  num num_items) {
     const stream normed = norm_.forward(view, x, w, parameter_kind::final_norm);
     const auto& every = gather_tokens(view, normed);
     x_ = copied<T>(view.on, every.data());
@@ -119,7 +117,7 @@ class head_block {
   scores_sequence scores(const D& on) const { return {*scores_, scores_->width(), copied<T>(on, scores_->data())}; }
 
   template <Communicator C>
-  stream backward(const rank_view<C, D>& view, const local_tokens<L, T>& tokens, const layer_state<T, D>& w,
+  stream backward(const rank_view<C, D>& view, const micro_batch<L, T, D>& tokens, const layer_state<T, D>& w,
                   parameter_kind head, num num_items) {
     scores_sequence dscores = scores(view.on);
     loss_.backward(view, dscores, tokens.wanted, num_items);

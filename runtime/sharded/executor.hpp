@@ -42,21 +42,18 @@ struct methods_on<Methods, T, cpu_device> {
 /// What the last stage of one rank holds of one micro-batch.
 template <Layout L, class T, class D = cpu_device>
 struct local_outputs {
-  num micro_batch;
-  T balance_loss;                                         // of the micro-batch, over all ranks and stages
+  using A = accumulated<T>;
+  num number;                                             // of the micro-batch
+  A balance_loss;                                         // of the micro-batch, over all ranks and stages
   sequence<logits, L, buffer_on<D, T>> scores;            // (s, b, V')
-  sequence<token_losses, L, buffer_on<D, T>> token_loss;  // (s, b)
-};
-
-/// One micro-batch and, per MoE layer, the experts (n, k) to choose in it; empty: as routers say.
-template <Layout L, class T>
-struct micro_batch {
-  local_tokens<L, T> tokens;
-  std::vector<std::vector<num>> forced;
+  sequence<token_losses, L, buffer_on<D, A>> token_loss;  // (s, b)
 };
 
 template <Layout L, class Residual, class T, Communicator C, class Methods, Device D = cpu_device>
 class executor {
+  using A = accumulated<T>;
+  using gradients_of_parts = gradient_store<A, D>;
+  using batch_here = micro_batch<L, T, D>;
   using methods = methods_on<Methods, T, D>;
   using stream = hidden<T, Residual, D>;  // the residual stream
   using layer = layer_block<L, Residual, T, typename methods::attention, typename methods::experts, D>;
@@ -65,30 +62,36 @@ class executor {
  public:
   /// `num_items`: real targets of the global batch.
   executor(const rank_view<C, D>& view, const checkpoint& weights, num num_items)
+      : executor(view, parts_of<T>(weights, view.on), num_items) {}
+  /// The same with weights from elsewhere: see parameter_store.
+  template <class Make>
+  executor(const rank_view<C, D>& view, const Make& make, num num_items)
       : view_(view),
         layer_plans_(plans_in_layers(view.model(), view.plan)),
-        parameters_(weights, view),
+        parameters_(view, make),
         num_items_(num_items),
-        head_weight_(head_weight(view.model())),
-        rotary_(
-            make_rotary_frequencies(view.config.rope, view.model().head_dim, view.model().max_position_embeddings)) {}
+        head_weight_(head_weight(view.model())) {
+    rotary_frequencies f =
+        make_rotary_frequencies(view.config.rope, view.model().head_dim, view.model().max_position_embeddings);
+    rotary_scale_ = f.scale;
+    rotary_inverse_ = upload<double>(view.on, read_only(f.inverse));
+  }
 
   /// Runs the micro-batches through this rank's stages. Outputs of each micro-batch, on the last stage; nothing
   /// elsewhere. Nothing that only a backward needs outlives its layer.
-  std::vector<local_outputs<L, T, D>> evaluate(const std::vector<micro_batch<L, T>>& batch) {
+  std::vector<local_outputs<L, T, D>> evaluate(const std::vector<batch_here>& batch) {
     std::vector<local_outputs<L, T, D>> outputs;
     for_each_forward(view_.plan, static_cast<num>(batch.size()), view_.at(axis::pp), [&](const pipeline_step& step) {
       const stage_inputs in = inputs_of(batch[static_cast<std::size_t>(step.micro_batch)]);
-      flow x = enter(step, in.batch.tokens);
+      flow x = enter(step, in.batch);
       balance_statistics<T, D> balance = no_balance();
-      for_each_layer(step.stage, [&](num number) {
-        const parameters_in_use<T, D> w = use_layer(number, phase::forward);
-        layer().forward(in_layer(number), x.tokens, in.angles, in.batch.tokens, in.routed(view_, number), {number, w},
-                        balancing() ? &balance : nullptr);
+      for_each_layer(step.stage, phase::forward, [&](num number, const parameters_in_use<T, D>& w) {
+        layer().forward(in_layer(number), x.tokens, in.angles, in.batch.places, in.batch.routed(view_.model(), number),
+                        {number, w}, balancing() ? &balance : nullptr);
       });
       add_balance(x, balance);
       if (head last; is_last(step.stage))
-        outputs.push_back(score(last, x, in.batch.tokens, step.micro_batch));
+        outputs.push_back(score(last, x, in.batch, step.micro_batch));
       else
         send_to(step, step.stage + 1, std::move(x), phase::forward);
     });
@@ -97,24 +100,22 @@ class executor {
 
   /// Forward and backward in the order of the plan's schedule. Gradients, reduced as the plan says, of what this rank
   /// shards: each parameter's shard over fsdp_cp or efsdp, whatever the zero stage.
-  std::vector<local_outputs<L, T, D>> train(const std::vector<micro_batch<L, T>>& batch,
-                                            gradient_shards<T, D>& gradients) {
+  std::vector<local_outputs<L, T, D>> train(const std::vector<batch_here>& batch, gradient_shards<A, D>& gradients) {
     std::vector<local_outputs<L, T, D>> outputs;
     std::map<std::pair<num, num>, stage_run> running;  // (stage, micro-batch)
-    gradient_store<T, D> sums(view_.on);
-    gradient_reducer<T, C, D> reducer(view_, gradients);
+    gradients_of_parts sums(view_.on);
+    gradient_reducer<A, C, D> reducer(view_, gradients);
     for_each_step(view_.plan, static_cast<num>(batch.size()), view_.at(axis::pp), [&](const pipeline_step& step) {
       const auto key = std::pair{step.stage, step.micro_batch};
       if (step.kind == step_kind::forward) {
         stage_run& run =
             running.emplace(key, inputs_of(batch[static_cast<std::size_t>(step.micro_batch)])).first->second;
-        const local_tokens<L, T>& tokens = run.in.batch.tokens;
+        const batch_here& tokens = run.in.batch;
         flow x = enter(step, tokens);
         balance_statistics<T, D> balance = no_balance();
-        for_each_layer(step.stage, [&](num number) {
-          const parameters_in_use<T, D> w = use_layer(number, phase::forward);
-          run.layers.emplace_back().forward(in_layer(number), x.tokens, run.in.angles, tokens,
-                                            run.in.routed(view_, number), {number, w},
+        for_each_layer(step.stage, phase::forward, [&](num number, const parameters_in_use<T, D>& w) {
+          run.layers.emplace_back().forward(in_layer(number), x.tokens, run.in.angles, tokens.places,
+                                            tokens.routed(view_.model(), number), {number, w},
                                             balancing() ? &balance : nullptr);
         });
         add_balance(x, balance);
@@ -126,7 +127,7 @@ class executor {
         }
         return;
       }
-      backward(step, running.at(key), sums, T{1} / static_cast<T>(batch.size()));
+      backward(step, running.at(key), sums, A{1} / static_cast<A>(batch.size()));
       running.erase(key);
       // Sharded gradients are reduced micro-batch by micro-batch, so that no rank keeps whole ones; others once.
       if (is_sharded(view_.plan.zero, state_kind::gradient)) reducer.reduce(sums, step.stage);
@@ -139,7 +140,7 @@ class executor {
   }
 
   /// One optimizer step with the gradients that train() left.
-  void step(adamw<T, D>& optimizer, const gradient_shards<T, D>& gradients) {
+  void step(adamw<T, D>& optimizer, const gradient_shards<A, D>& gradients) {
     optimizer.next();
     parameters_.for_each_shard([&](const parameter& p, std::span<T> values) {
       optimizer.update({p.layer, p.kind}, values, gradients.at({p.layer, p.kind}));
@@ -169,17 +170,8 @@ class executor {
  private:
   /// A micro-batch with what all layers of a stage share.
   struct stage_inputs {
-    const micro_batch<L, T>& batch;
-    sequence<shardplan::rotary_table, L, buffer_on<D, T>> angles;
-    buffer_on<D, char> real, counted;  // (n)
-
-    routed_tokens<D> routed(const rank_view<C, D>& view, num layer_number) const {
-      if (!is_moe_layer(view.model(), layer_number)) return {};
-      if (batch.forced.empty()) return {read_only(real), read_only(counted), {}};
-      num moe_layer = 0;
-      for (num before = 0; before < layer_number; ++before) moe_layer += is_moe_layer(view.model(), before) ? 1 : 0;
-      return {read_only(real), read_only(counted), batch.forced[static_cast<std::size_t>(moe_layer)]};
-    }
+    const batch_here& batch;
+    sequence<shardplan::rotary_table, L, buffer_on<D, A>> angles;
   };
   struct stage_run {
     stage_run(stage_inputs&& i) : in(std::move(i)) {}  // NOLINT: made where it is kept
@@ -195,18 +187,11 @@ class executor {
     balance_statistics<T, D> balance;
   };
 
-  stage_inputs inputs_of(const micro_batch<L, T>& batch) const {
+  stage_inputs inputs_of(const batch_here& batch) const {
     const num width = view_.model().head_dim;
-    auto angles = allocate<T>(view_.on, static_cast<std::size_t>(batch.tokens.at.tokens() * width));
-    rotary_table<T>(view_.on, rotary_, batch.tokens.at.data(), angles);
-    std::vector<char> real, counted;
-    for (num at : batch.tokens.real.data()) real.push_back(at >= 0);
-    const std::vector<token_places>& places = batch.tokens.places[static_cast<std::size_t>(view_.at(axis::cp))];
-    for (std::size_t i = 0; i < real.size(); ++i) counted.push_back(places[i % places.size()].key[i / places.size()]);
-    return {batch,
-            {batch.tokens.at, width, std::move(angles)},
-            take(view_.on, std::move(real)),
-            take(view_.on, std::move(counted))};
+    auto angles = allocate<A>(view_.on, static_cast<std::size_t>(batch.at.tokens() * width));
+    rotary_table<A>(view_.on, rotary_inverse_, rotary_scale_, batch.at.data(), angles);
+    return {batch, {batch.at, width, std::move(angles)}};
   }
 
   static std::vector<plan_spec> plans_in_layers(const model_spec& m, const plan_spec& plan) {
@@ -222,15 +207,21 @@ class executor {
   }
 
   bool is_last(num stage) const { return stage == num_stages(view_.plan) - 1; }
+  /// f(layer, its parameters), first layer first; in a backward last layer first. While f computes, the parameters of
+  /// the layer after are on their way, where they are sharded.
   template <class F>
-  void for_each_layer(num stage, F&& f) const {
+  void for_each_layer(num stage, phase why, F&& f) const {
     const layer_range layers = stage_layers(view_.model(), view_.plan, stage);
-    for (num number = layers.begin; number < layers.end; ++number) f(number);
-  }
-  parameters_in_use<T, D> use_layer(num number, phase why) const {
-    parameters_in_use<T, D> w = parameters_.layer(number);
-    view_.comm.label(why, number);
-    return w;
+    const num count = layers.end - layers.begin;
+    const auto nth = [&](num i) { return why == phase::backward ? layers.end - 1 - i : layers.begin + i; };
+    if (count == 0) return;
+    auto next = parameters_.begin_layer(nth(0));
+    for (num i = 0; i < count; ++i) {
+      const parameters_in_use<T, D> w = next.arrive();
+      next = i + 1 < count ? parameters_.begin_layer(nth(i + 1)) : decltype(next)();
+      view_.comm.label(why, nth(i));
+      f(nth(i), w);
+    }
   }
   parameters_in_use<T, D> use_beside_layers(std::initializer_list<parameter_kind> kinds, phase why) const {
     parameters_in_use<T, D> w = parameters_.beside_layers(kinds);
@@ -246,12 +237,12 @@ class executor {
     if (!balancing()) return;
     view_.comm.label(phase::loss, parameter::no_layer);
     view_.comm.all_reduce(view_.group(axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp),
-                          std::span<T>(mine.values()), reduce_op::sum);
-    add<T>(view_.on, x.balance.values(), mine.values());
+                          std::span<A>(mine.values()), reduce_op::sum);
+    add<A>(view_.on, x.balance.values(), mine.values());
   }
 
   /// What a stage works on: embeddings, or what the stage before holds of the same tokens.
-  flow enter(const pipeline_step& step, const local_tokens<L, T>& tokens) {
+  flow enter(const pipeline_step& step, const batch_here& tokens) {
     if (step.stage > 0) return receive_from(step, step.stage - 1, tokens, phase::forward);
     const auto first = [&](const parameters_in_use<T, D>& w) {
       return flow{embed<L, Residual>(view_, tokens, layer_state<T, D>{parameter::no_layer, w}), no_balance()};
@@ -259,15 +250,15 @@ class executor {
     return tokens.ids ? first(use_beside_layers({parameter_kind::embed_tokens}, phase::forward)) : first({});
   }
 
-  local_outputs<L, T, D> score(head& last, const flow& x, const local_tokens<L, T>& tokens, num micro_batch) {
+  local_outputs<L, T, D> score(head& last, const flow& x, const batch_here& tokens, num number) {
     const parameters_in_use<T, D> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::loss);
     auto loss = last.forward(view_, x.tokens, tokens, {parameter::no_layer, w}, head_weight_, num_items_);
-    return {micro_batch, balancing() ? x.balance.loss(view_.on) : T{0}, last.scores(view_.on), std::move(loss)};
+    return {number, balancing() ? x.balance.loss(view_.on) : A{0}, last.scores(view_.on), std::move(loss)};
   }
 
   /// `share` of the micro-batch in the mean of load-balancing losses.
-  void backward(const pipeline_step& step, stage_run& run, gradient_store<T, D>& sums, T share) {
-    const local_tokens<L, T>& tokens = run.in.batch.tokens;
+  void backward(const pipeline_step& step, stage_run& run, gradients_of_parts& sums, A share) {
+    const batch_here& tokens = run.in.batch;
     flow d = [&] {
       if (!is_last(step.stage)) return receive_from(step, step.stage + 1, tokens, phase::backward);
       const parameters_in_use<T, D> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::backward);
@@ -275,14 +266,12 @@ class executor {
                   std::move(run.balance)};
     }();
     // Without any target there is no loss, and the routers have no share in it.
-    const T balance_scale = num_items_ > 0 ? static_cast<T>(view_.config.router_aux_loss_coef) * share : T{0};
-    const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
-    for (num number = layers.end; number-- > layers.begin;) {
-      const parameters_in_use<T, D> w = use_layer(number, phase::backward);
-      run.layers.back().backward(in_layer(number), d.tokens, run.in.angles, tokens, {number, w, &sums},
+    const A balance_scale = num_items_ > 0 ? static_cast<A>(view_.config.router_aux_loss_coef) * share : A{0};
+    for_each_layer(step.stage, phase::backward, [&](num number, const parameters_in_use<T, D>& w) {
+      run.layers.back().backward(in_layer(number), d.tokens, run.in.angles, tokens.places, {number, w, &sums},
                                  balancing() ? &d.balance : nullptr, balance_scale);
       run.layers.pop_back();
-    }
+    });
     if (step.stage > 0) {
       send_to(step, step.stage - 1, std::move(d), phase::backward);
     } else if (tokens.ids) {
@@ -292,7 +281,7 @@ class executor {
   }
 
   // Neighbouring stages are on neighbouring ranks, or on this one.
-  flow receive_from(const pipeline_step& step, num other, const local_tokens<L, T>& tokens, phase why) {
+  flow receive_from(const pipeline_step& step, num other, const batch_here& tokens, phase why) {
     const auto pp = view_.group(axis::pp);
     if (stage_owner(view_.plan, other) == pp.index()) {
       auto made = here_.extract({why, step.stage, step.micro_batch});
@@ -304,7 +293,7 @@ class executor {
            no_balance()};
     view_.comm.label(why, stage_layers(view_.model(), view_.plan, step.stage).begin);
     view_.comm.receive(pp, std::span<T>(x.tokens.data()), stage_owner(view_.plan, other));
-    if (balancing()) view_.comm.receive(pp, std::span<T>(x.balance.values()), stage_owner(view_.plan, other));
+    if (balancing()) view_.comm.receive(pp, std::span<A>(x.balance.values()), stage_owner(view_.plan, other));
     return x;
   }
   void send_to(const pipeline_step& step, num other, flow&& x, phase why) {
@@ -323,7 +312,8 @@ class executor {
   parameter_store<T, C, D> parameters_;
   num num_items_;
   parameter_kind head_weight_;
-  rotary_frequencies rotary_;
+  double rotary_scale_ = 1;
+  buffer_on<D, double> rotary_inverse_;               // (head_dim / 2)
   std::map<std::tuple<phase, num, num>, flow> here_;  // (direction, to stage, micro-batch), where this rank holds both
 };
 

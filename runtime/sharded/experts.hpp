@@ -19,7 +19,7 @@ template <class D = cpu_device>
 struct routed_tokens {
   std::span<const char> real;     ///< (n): padding is not routed
   std::span<const char> counted;  ///< (n): part of the auxiliary loss, which leaves out what attention_mask hides
-  std::span<const num> forced;    ///< (n, k) experts to choose, -1: as the router says; empty: nowhere; on the host
+  std::span<const num> forced;    ///< (n, k) experts to choose, -1: as the router says; empty: nowhere
 };
 
 /// The choices of r rows: experts (r, k), -1 in rows of padding, their weights (r, k), and all probabilities (r, E).
@@ -27,30 +27,33 @@ template <class T, class D = cpu_device>
 struct routing {
   num per_token = 0;
   buffer_on<D, num> experts;
-  buffer_on<D, T> weights, probabilities;
+  buffer_on<D, accumulated<T>> weights, probabilities;
 };
 
 template <class T, Communicator C, Device D>
 routing<T, D> route(const rank_view<C, D>& view, std::span<const T> x, const parameter_part<T>& router,
                     const routed_tokens<D>& tokens, num first) {
+  using A = accumulated<T>;
   const model_spec& m = view.model();
   const num k = m.num_experts_per_tok, n = static_cast<num>(x.size()) / m.hidden_size;
   const auto rows = static_cast<std::size_t>(n), pairs = static_cast<std::size_t>(n * k);
   routing<T, D> out{k,
                     tokens.forced.empty()
                         ? filled<num>(view.on, pairs, num{-1})
-                        : upload<num>(view.on, tokens.forced.subspan(static_cast<std::size_t>(first * k), pairs)),
-                    allocate<T>(view.on, pairs), linear<T>(view.on, x, router)};
-  choose_experts<T>(view.on, out.probabilities, m.num_experts, k, view.config.norm_topk_prob, out.experts, out.weights);
+                        : copied<num>(view.on, tokens.forced.subspan(static_cast<std::size_t>(first * k), pairs)),
+                    allocate<A>(view.on, pairs), linear<T, A>(view.on, x, router)};
+  choose_experts<A>(view.on, out.probabilities, m.num_experts, k, view.config.norm_topk_prob, out.experts, out.weights);
   leave_out_padding(view.on, out.experts, tokens.real.subspan(static_cast<std::size_t>(first), rows), k);
   return out;
 }
 
 /// The gradient of the router's scores (r, E) for that of the weights (r, k).
 template <class T, Communicator C, Device D>
-buffer_on<D, T> route_backward(const rank_view<C, D>& view, const routing<T, D>& chosen, std::span<const T> dweights) {
-  buffer_on<D, T> dscores = copied<T>(view.on, chosen.probabilities);
-  choose_experts_backward<T>(view.on, dscores, view.model().num_experts, chosen.per_token, view.config.norm_topk_prob,
+buffer_on<D, accumulated<T>> route_backward(const rank_view<C, D>& view, const routing<T, D>& chosen,
+                                            std::span<const accumulated<T>> dweights) {
+  using A = accumulated<T>;
+  buffer_on<D, A> dscores = copied<A>(view.on, chosen.probabilities);
+  choose_experts_backward<A>(view.on, dscores, view.model().num_experts, chosen.per_token, view.config.norm_topk_prob,
                              chosen.experts, chosen.weights, dweights);
   return dscores;
 }
@@ -60,33 +63,35 @@ buffer_on<D, T> route_backward(const rank_view<C, D>& view, const routing<T, D>&
 ///   loss = E * sum over e of (chosen[e] / rows) * (probability[e] / rows)
 template <class T, class D = cpu_device>
 class balance_statistics {
+  using A = accumulated<T>;
+
  public:
   balance_statistics() = default;
   balance_statistics(const D& on, num experts)
-      : values_(filled<T>(on, static_cast<std::size_t>(2 * experts + 1), T{0})) {}
-  buffer_on<D, T>& values() { return values_; }
-  const buffer_on<D, T>& values() const { return values_; }
+      : values_(filled<A>(on, static_cast<std::size_t>(2 * experts + 1), A{0})) {}
+  buffer_on<D, A>& values() { return values_; }
+  const buffer_on<D, A>& values() const { return values_; }
 
   /// Adds the counted ones of rows (r).
   void add_rows(const D& on, const routing<T, D>& chosen, std::span<const char> counted) {
-    add_balance<T>(on, chosen.experts, chosen.probabilities, counted, chosen.per_token, values_);
+    add_balance<A>(on, chosen.experts, chosen.probabilities, counted, chosen.per_token, values_);
   }
-  T loss(const D& on) const {
+  A loss(const D& on) const {
     const auto& values = to_host(on, values_);
     const std::size_t E = values.size() / 2;
-    T sum = 0;
+    A sum = 0;
     if (values.back() == 0) return 0;
     for (std::size_t e = 0; e < E; ++e) sum += values[e] / values.back() * (values[E + e] / values.back());
-    return static_cast<T>(E) * sum;
+    return static_cast<A>(E) * sum;
   }
   /// dscores (r, E) grow by `scale` times the loss's gradient of the counted rows; only probabilities carry it.
-  void add_gradient(const D& on, std::span<T> dscores, const routing<T, D>& chosen, std::span<const char> counted,
-                    T scale) const {
-    add_balance_gradient<T>(on, dscores, chosen.probabilities, values_, counted, scale);
+  void add_gradient(const D& on, std::span<A> dscores, const routing<T, D>& chosen, std::span<const char> counted,
+                    A scale) const {
+    add_balance_gradient<A>(on, dscores, chosen.probabilities, values_, counted, scale);
   }
 
  private:
-  buffer_on<D, T> values_;  // chosen (E), probability (E), rows
+  buffer_on<D, A> values_;  // chosen (E), probability (E), rows
 };
 
 /// The experts of one rank on rows sorted by expert. What they return is a part of the sum over etp.
@@ -100,55 +105,56 @@ class expert_bank {
     const num n = H == 0 ? 0 : static_cast<num>(x_.size()) / H;
     wide_ = allocate<T>(on, static_cast<std::size_t>(n * 2 * I));
     auto act = allocate<T>(on, static_cast<std::size_t>(n * I)), y = allocate<T>(on, x_.size());
-    for_each_expert([&](num slot, num row, num rows) {
-      gemm_nt<T>(on, {x_.data() + row * H, rows, H}, gate_up(w, slot),
-                 matrix_view<T>(wide_.data() + row * 2 * I, rows, 2 * I));
-    });
+    multiply(on, {.b = true}, by_row(x_.data(), H), of(w, parameter_kind::experts_gate_up),
+             by_row(wide_.data(), 2 * I));
     swiglu<T>(on, wide_, I, act);
-    for_each_expert([&](num slot, num row, num rows) {
-      gemm_nt<T>(on, {act.data() + row * I, rows, I}, down(w, slot), matrix_view<T>(y.data() + row * H, rows, H));
-    });
+    multiply(on, {.b = true}, by_row(act.data(), I), of(w, parameter_kind::experts_down), by_row(y.data(), H));
     return y;
   }
 
   /// dx (rows, H) for dy (rows, H). Uses up what forward left.
-  buffer_on<D, T> backward(const D& on, std::span<const T> dy, const parameters_in_use<T, D>& w, std::span<T> dgate_up,
-                           std::span<T> ddown) {
+  buffer_on<D, T> backward(const D& on, std::span<const T> dy, const parameters_in_use<T, D>& w,
+                           std::span<accumulated<T>> dgate_up, std::span<accumulated<T>> ddown) {
     const num H = w[parameter_kind::experts_gate_up].shape[2], I = w[parameter_kind::experts_down].shape[2];
     auto act = allocate<T>(on, wide_.size() / 2), dact = allocate<T>(on, act.size()), dx = allocate<T>(on, x_.size());
     swiglu<T>(on, wide_, I, act);
-    for_each_expert([&](num slot, num row, num rows) {
-      const matrix_view<const T> d(dy.data() + row * H, rows, H);
-      gemm_nn<T>(on, d, down(w, slot), matrix_view<T>(dact.data() + row * I, rows, I));
-      gemm_tn<T>(on, d, {act.data() + row * I, rows, I}, matrix_view<T>(ddown.data() + slot * H * I, H, I), T{1}, T{1});
-    });
+    multiply(on, {}, by_row(dy.data(), H), of(w, parameter_kind::experts_down), by_row(dact.data(), I));
+    multiply(on, {.a = true}, by_row(dy.data(), H), by_row(act.data(), I), by_expert(ddown.data(), H, I), 1);
     swiglu_backward<T>(on, wide_, I, dact);
-    for_each_expert([&](num slot, num row, num rows) {
-      const matrix_view<const T> d(wide_.data() + row * 2 * I, rows, 2 * I);
-      gemm_nn<T>(on, d, gate_up(w, slot), matrix_view<T>(dx.data() + row * H, rows, H));
-      gemm_tn<T>(on, d, {x_.data() + row * H, rows, H}, matrix_view<T>(dgate_up.data() + slot * 2 * I * H, 2 * I, H),
-                 T{1}, T{1});
-    });
+    multiply(on, {}, by_row(wide_.data(), 2 * I), of(w, parameter_kind::experts_gate_up), by_row(dx.data(), H));
+    multiply(on, {.a = true}, by_row(wide_.data(), 2 * I), by_row(x_.data(), H), by_expert(dgate_up.data(), 2 * I, H),
+             1);
     return dx;
   }
 
  private:
-  static matrix_view<const T> gate_up(const parameters_in_use<T, D>& w, num slot) {
-    const parameter_part<T>& p = w[parameter_kind::experts_gate_up];
-    return {p.values.data() + slot * p.shape[1] * p.shape[2], p.shape[1], p.shape[2]};
+  // What gives an expert's matrix for (slot, first row, rows): its rows of (rows, width), or its own of
+  // (slots, height, width).
+  template <class V>
+  static auto by_row(V* data, num width) {
+    return [=](num, num row, num rows) { return matrix_view<V>(data + row * width, rows, width); };
   }
-  static matrix_view<const T> down(const parameters_in_use<T, D>& w, num slot) {
-    const parameter_part<T>& p = w[parameter_kind::experts_down];
-    return {p.values.data() + slot * p.shape[1] * p.shape[2], p.shape[1], p.shape[2]};
+  template <class V>
+  static auto by_expert(V* data, num height, num width) {
+    return [=](num slot, num, num) { return matrix_view<V>(data + slot * height * width, height, width); };
   }
-  template <class F>
-  void for_each_expert(F&& f) const {
+  static auto of(const parameters_in_use<T, D>& w, parameter_kind kind) {
+    return by_expert(w[kind].values.data(), w[kind].shape[1], w[kind].shape[2]);
+  }
+
+  /// c = op(a) op(b) + beta * c for every expert that has rows, in one operation.
+  template <class A, class B, class C>
+  void multiply(const D& on, flips f, A a, B b, C c, accumulated<T> beta = 0) const {
+    using stored = std::remove_pointer_t<decltype(c(0, 0, 0).data)>;  // gradients of weights are stored wide
+    std::vector<product_of_group<T, stored>> products;
     num row = 0;
-    for (std::size_t slot = 0; slot < counts_.size(); ++slot) {
-      if (counts_[slot] == 0) continue;  // also the padding slots, which have no weights
-      f(static_cast<num>(slot), row, counts_[slot]);
-      row += counts_[slot];
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      if (counts_[i] == 0) continue;  // also the padding slots, which have no weights
+      const num slot = static_cast<num>(i);
+      products.push_back({a(slot, row, counts_[i]), b(slot, row, counts_[i]), c(slot, row, counts_[i])});
+      row += counts_[i];
     }
+    gemm_group<T, stored>(on, f, products, accumulated<T>{1}, beta);
   }
 
   buffer_on<D, T> x_, wide_;  // (rows, H), (rows, 2I)
@@ -170,8 +176,8 @@ class contribution {
   /// dx (r, H) without the router's share, and `dweights` (r, k); both partial over the ep x etp group.
   template <Communicator C>
   buffer_on<D, T> backward(const rank_view<C, D>& view, std::span<const T> dy, const routing<T, D>& chosen,
-                           const parameters_in_use<T, D>& w, std::span<T> dgate_up, std::span<T> ddown,
-                           buffer_on<D, T>& dweights) {
+                           const parameters_in_use<T, D>& w, std::span<accumulated<T>> dgate_up,
+                           std::span<accumulated<T>> ddown, buffer_on<D, accumulated<T>>& dweights) {
     const num H = view.model().hidden_size, k = chosen.per_token;
     const auto drows = combine_pairs_backward<T>(view.on, dy, results_, pairs_, chosen.weights, k, H, dweights);
     auto dx = filled<T>(view.on, dy.size(), T{0});

@@ -31,25 +31,38 @@ hidden<T, L, D> unwritten(const D& on, num length, num rows, num width) {
   return {length, rows, width, allocate<T>(on, static_cast<std::size_t>(length * rows * width)), {}};
 }
 
-/// y (n, out) = x (n, in) w (out, in)^T
-template <class T, Device D>
-buffer_on<D, T> linear(const D& on, std::span<const T> x, const parameter_part<T>& w) {
+/// y (n, out) = x (n, in) w (out, in)^T, stored as Y: T, or what it was summed in.
+template <class T, class Y = T, Device D>
+buffer_on<D, Y> linear(const D& on, std::span<const T> x, const parameter_part<T>& w) {
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
-  buffer_on<D, T> y = allocate<T>(on, static_cast<std::size_t>(n * out));
-  gemm_nt<T>(on, {x.data(), n, in}, {w.values.data(), out, in}, matrix_view<T>(y.data(), n, out));
+  buffer_on<D, Y> y = allocate<Y>(on, static_cast<std::size_t>(n * out));
+  gemm_nt<T>(on, {x.data(), n, in}, {w.values.data(), out, in}, matrix_view<Y>(y.data(), n, out));
   return y;
+}
+
+/// What was formed in a wider type, as it is stored.
+template <class T, Device D>
+buffer_on<D, T> stored(const D& on, buffer_on<D, accumulated<T>>&& wide) {
+  if constexpr (std::is_same_v<T, accumulated<T>>) {
+    return std::move(wide);
+  } else {
+    buffer_on<D, T> out = allocate<T>(on, wide.size());
+    convert<T, accumulated<T>>(on, wide, out);
+    return out;
+  }
 }
 
 /// dx (n, in) for dy (n, out); `dw` (out, in) grows by dy^T x.
 template <class T, Device D>
 buffer_on<D, T> linear_backward(const D& on, std::span<const T> x, const parameter_part<T>& w, std::span<const T> dy,
-                                std::span<T> dw) {
+                                std::span<accumulated<T>> dw) {
+  using A = accumulated<T>;
   const num in = w.shape[1], out = w.shape[0];
   const num n = in == 0 ? 0 : static_cast<num>(x.size()) / in;
   buffer_on<D, T> dx = allocate<T>(on, x.size());
   gemm_nn<T>(on, {dy.data(), n, out}, {w.values.data(), out, in}, matrix_view<T>(dx.data(), n, in));
-  gemm_tn<T>(on, {dy.data(), n, out}, {x.data(), n, in}, matrix_view<T>(dw.data(), out, in), T{1}, T{1});
+  gemm_tn<T>(on, {dy.data(), n, out}, {x.data(), n, in}, matrix_view<A>(dw.data(), out, in), A{1}, A{1});
   return dx;
 }
 

@@ -19,29 +19,27 @@ namespace shardplan::runtime {
 
 template <class What, class L>
 using num_sequence = sequence<What, L, std::vector<num>>;
-template <class What, class L, class T>
-using real_sequence = sequence<What, L, std::vector<T>>;
 
 struct padded_offsets final {};  ///< where a token stands in its padded row
 struct real_offsets final {      ///< where it stands in the caller's row; -1: padding
   static constexpr num padding = -1;
 };
 
-/// One micro-batch as one rank holds it, in layout L.
-template <Layout L, class T>
+/// One micro-batch as one rank holds it, in layout L, on the host.
+template <Layout L>
 struct local_tokens {
-  std::optional<num_sequence<token_ids, L>> ids;          // (s, rows), or
-  std::optional<real_sequence<embeddings, L, T>> embeds;  // (s, rows, hidden)
-  num_sequence<targets, L> wanted;                        // (s, rows); ignored_target everywhere without labels
-  num_sequence<positions, L> at;                          // (s, rows)
-  num_sequence<real_offsets, L> real;                     // (s, rows)
-  std::vector<std::vector<token_places>> places;          // [cp rank][row]: where every cp peer's tokens stand
+  std::optional<num_sequence<token_ids, L>> ids;                       // (s, rows), or
+  std::optional<sequence<embeddings, L, std::vector<double>>> embeds;  // (s, rows, hidden)
+  num_sequence<targets, L> wanted;                // (s, rows); ignored_target everywhere without labels
+  num_sequence<positions, L> at;                  // (s, rows)
+  num_sequence<real_offsets, L> real;             // (s, rows)
+  std::vector<std::vector<token_places>> places;  // [cp rank][row]: where every cp peer's tokens stand
 };
 
 /// Cuts rows (the micro-batch of one data shard) for context-parallel rank `r`. `padded` is the row length that all
 /// ranks agreed on.
-template <Layout L, class T>
-local_tokens<L, T> cut_rows(const batch_rows& rows, const plan_spec& plan, num hidden, num padded, num r) {
+template <Layout L>
+local_tokens<L> cut_rows(const batch_rows& rows, const plan_spec& plan, num hidden, num padded, num r) {
   const std::vector<std::vector<num>> documents = find_documents(rows);
   const padding_multiple multiple = needed_multiple(plan);
 
@@ -61,7 +59,7 @@ local_tokens<L, T> cut_rows(const batch_rows& rows, const plan_spec& plan, num h
   };
 
   const std::vector<num> none;
-  local_tokens<L, T> out{
+  local_tokens<L> out{
       {},
       {},
       // Labels become targets on whole rows, before any cut, or a target would be lost at every border.
@@ -72,10 +70,8 @@ local_tokens<L, T> cut_rows(const batch_rows& rows, const plan_spec& plan, num h
       {},
   };
   if (!rows.input_ids.empty()) out.ids = local(whole(token_ids{}, rows.input_ids, 1, constant(0)));
-  if (!rows.inputs_embeds.empty()) {
-    const std::vector<T> values(rows.inputs_embeds.begin(), rows.inputs_embeds.end());
-    out.embeds = local(whole(embeddings{}, values, hidden, [](num, num) { return T{0}; }));
-  }
+  if (!rows.inputs_embeds.empty())
+    out.embeds = local(whole(embeddings{}, rows.inputs_embeds, hidden, [](num, num) { return 0.0; }));
 
   num_sequence<document_ids, unpadded> which(rows.length, rows.rows);
   for (num row = 0; row < rows.rows; ++row) {

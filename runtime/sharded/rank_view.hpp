@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/model_config.hpp"
 #include "runtime/device/cpu_device.hpp"
 #include "runtime/engine/communicator.hpp"
+#include "runtime/real.hpp"
 
 namespace shardplan::runtime {
 

@@ -8,6 +8,10 @@
 
 namespace shardplan::runtime {
 
+/// Steps of an optimizer change parameters by less than the last digit of a type that is narrower than its sums.
+template <class T>
+inline constexpr bool trains_in = std::is_same_v<T, accumulated<T>>;
+
 /// What the ranks have agreed on before they start.
 struct agreed_rows {
   num padded = 0;     ///< length of a padded row
@@ -54,11 +58,16 @@ agreed_rows agree_on_rows(const rank_view<C, D>& view, const batch_rows& rows) {
 
 /// Executes the plan: the forward and the loss, and what else the options ask for. Every rank calls it; the plan must
 /// be legal for the model and the rows (shardplan::legal), whose micro-batches are equally many rows. `Methods`
-/// replaces attention or loss (see planned_methods); `on` is what this rank computes on.
+/// replaces attention or loss (see planned_methods); `on` is what this rank computes on. Activations and parameters are
+/// stored as T; results are of what sums over T are kept in. Steps need a T that is that itself (input_error).
 template <class T, class Methods = planned_methods, Communicator C, Device D = cpu_device>
-gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const row_loader& load, const run_options& options = {}, const D& on = {}) {
+gathered_result<accumulated<T>> run_sharded(C& comm, const checkpoint& weights, const plan_spec& plan,
+                                            num micro_batches, const row_loader& load, const run_options& options = {},
+                                            const D& on = {}) {
+  using A = accumulated<T>;
   const rank_view<C, D> view{weights.config(), plan, comm, on};
+  if (!trains_in<T> && (options.steps > 0 || !options.save.empty() || !options.resume.empty()))
+    throw input_error("steps of training, and their states, need parameters that are kept as wide as their gradients");
   if (comm.world_size() != world_size(plan))
     throw plan_error(
         fmt::format("the plan needs {} ranks, but the engine has {}", world_size(plan), comm.world_size()));
@@ -70,23 +79,27 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
   const num each = rows.rows / micro_batches;
 
   const auto execute = [&]<Layout L, class Residual>(L, Residual) {
-    std::vector<micro_batch<L, T>> batch;
-    for (num m = 0; m < micro_batches; ++m)
-      batch.push_back({cut_rows<L, T>(select_rows(rows, m * each, each), plan, view.model().hidden_size, agreed.padded,
-                                      view.at(axis::cp)),
-                       {}});
+    std::vector<micro_batch<L, T, D>> batch;
+    for (num m = 0; m < micro_batches; ++m) {
+      const num place = view.at(axis::cp);
+      const batch_rows here = select_rows(rows, m * each, each);
+      batch.push_back(
+          take_tokens<T>(on, cut_rows<L>(here, plan, view.model().hidden_size, agreed.padded, place), place));
+    }
     const auto replay = [&](std::size_t step) {
       const bool any = step < options.replay.size() && !options.replay[step].experts.empty();
       const num first_row = data_index(plan, view.rank()) * rows.rows;
       for (num m = 0; m < micro_batches; ++m) {
-        micro_batch<L, T>& b = batch[static_cast<std::size_t>(m)];
+        micro_batch<L, T, D>& b = batch[static_cast<std::size_t>(m)];
         b.forced.clear();
-        if (any)
-          b.forced = cut_choices(options.replay[step], b.tokens, first_row + m * each, num_moe_layers(view.model()));
+        if (!any) continue;
+        for (std::vector<num>& layer :
+             cut_choices(options.replay[step], b.offsets, first_row + m * each, num_moe_layers(view.model())))
+          b.forced.push_back(take(on, std::move(layer)));
       }
     };
     executor<L, Residual, T, C, Methods, D> run(view, weights, agreed.num_items);
-    gathered_result<T> result;
+    gathered_result<A> result;
     result.num_items = agreed.num_items;
     const auto set_losses = [&](const std::vector<local_outputs<L, T, D>>& outputs) {
       const run_losses losses = sum_of_losses(view, outputs);
@@ -96,28 +109,30 @@ gathered_result<T> run_sharded(C& comm, const checkpoint& weights, const plan_sp
       if (agreed.num_items > 0) result.loss += view.config.router_aux_loss_coef * losses.balance;
     };
     adamw<T, D> optimizer(options.optimizer, on);
-    if (!options.resume.empty()) run.resume(options.resume, optimizer);
+    if constexpr (trains_in<T>)
+      if (!options.resume.empty()) run.resume(options.resume, optimizer);
     for (num step = 0; step < std::max<num>(1, options.steps); ++step) {
-      gradient_shards<T, D> gradients;
+      gradient_shards<A, D> gradients;
       replay(static_cast<std::size_t>(step));
       const bool training = options.gradients || options.steps > 0;
       const auto outputs = training ? run.train(batch, gradients) : run.evaluate(batch);
       set_losses(outputs);
       if (step == 0) {  // outputs and gradients are those of the weights as they were read
         collect_tokens(view, outputs, batch, rows, result);
-        if (training) result.gradient_norm = gradient_norm<T>(view, gradients);
-        if (options.gradients) collect_shards(view, gradients, result.gradients);
+        if (training) result.gradient_norm = gradient_norm<A>(view, gradients);
+        if (options.gradients) collect_shards<A>(view, gradients, result.gradients);
       }
       if (options.steps == 0) break;
       result.step_losses.push_back(result.loss);
-      run.step(optimizer, gradients);
+      if constexpr (trains_in<T>) run.step(optimizer, gradients);
     }
     if (options.steps > 0) result.loss = result.step_losses.front();
     const bool collected = options.steps > 0 || options.parameters;
     if (!collected && options.save.empty()) return result;
     const gradient_shards<T, D> parameters = run.parameter_shards();
-    if (collected) collect_shards(view, parameters, result.parameters);
-    if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
+    if (collected) collect_shards<T>(view, parameters, result.parameters);
+    if constexpr (trains_in<T>)
+      if (!options.save.empty()) save_state(view, options.save, parameters, optimizer);
     return result;
   };
   const auto with_layout = [&]<Layout L>(L layout) {

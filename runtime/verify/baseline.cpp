@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/real.hpp"
 #include "runtime/reference/training.hpp"
 
 namespace shardplan::runtime {
@@ -14,7 +15,14 @@ struct baseline<T>::state {
 };
 
 template <class T>
-baseline<T>::baseline(const checkpoint& weights) : state_(new state{reference_model<T>(weights)}) {}
+baseline<T>::baseline(const checkpoint& weights, bool in_bf16) {
+  auto made = std::make_unique<state>(state{reference_model<T>(weights)});
+  if (in_bf16)
+    made->model.weights().for_each([](const parameter&, std::span<T> values) {
+      for (T& x : values) x = static_cast<T>(widen(nearest<bf16>(static_cast<double>(x))));
+    });
+  state_ = std::move(made);
+}
 template <class T>
 baseline<T>::~baseline() = default;
 

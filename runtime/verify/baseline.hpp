@@ -53,7 +53,8 @@ struct baseline_options {
 template <class T>
 class baseline {
  public:
-  explicit baseline(const checkpoint& weights);
+  /// `in_bf16`: of parameters rounded to bf16, as ranks hold them that store them so; what is computed stays in T.
+  explicit baseline(const checkpoint& weights, bool in_bf16 = false);
   ~baseline();
   /// `micro_batch_of_row` says which rows are one micro-batch, for the load-balancing loss of the routers, which is a
   /// mean over micro-batches; all are one when it is empty. Throws input_error when the rows do not fit the model.

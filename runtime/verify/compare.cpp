@@ -86,10 +86,10 @@ tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::
   return out;
 }
 
-template <class T>
+template <class T, class Stored>
 comparison compare(const gathered_result<T>& ours, const baseline_result<T>& theirs, std::span<const char> real,
                    std::optional<double> given_limit) {
-  const double limit = given_limit.value_or(output_limit<T>);
+  const double limit = given_limit.value_or(output_limit<Stored>);
   const std::vector<num> rows{theirs.rows, theirs.length}, whole{theirs.rows, theirs.length, theirs.vocab};
   const double our_items = static_cast<double>(ours.num_items), their_items = static_cast<double>(theirs.num_items);
   comparison out;
@@ -97,7 +97,7 @@ comparison compare(const gathered_result<T>& ours, const baseline_result<T>& the
   out.tensors.push_back(compare_tensor<T>("token_loss", rows, ours.token_loss, theirs.token_loss, limit, real));
   out.tensors.push_back(compare_tensor<double>("loss", {}, {&ours.loss, 1}, {&theirs.loss, 1}, limit));
   out.tensors.push_back(compare_tensor<double>("num_items", {}, {&our_items, 1}, {&their_items, 1}, 0));
-  const double wide = given_limit.value_or(gradient_limit<T>);
+  const double wide = given_limit.value_or(gradient_limit<Stored>);
   const auto add_number = [&](const char* name, const double& a, const double& b, double most) {
     out.tensors.push_back(compare_tensor<double>(name, {}, {&a, 1}, {&b, 1}, most));
   };
@@ -178,5 +178,7 @@ replayed_choices choices_to_replay(const baseline_result<T>& theirs, double marg
 SHARDPLAN_FOR_TYPE(float);
 SHARDPLAN_FOR_TYPE(double);
 #undef SHARDPLAN_FOR_TYPE
+template comparison compare<float, bf16>(const gathered_result<float>&, const baseline_result<float>&,
+                                         std::span<const char>, std::optional<double>);
 
 }  // namespace shardplan::runtime

@@ -2192,11 +2192,15 @@ struct run_shape {
   num padded_length = 0;  ///< of a row
   num micro_rows = 0;     ///< rows of one micro-batch of one data shard
   num micro_batches = 1;
-  num element_bytes = 4;   ///< of activations, parameters and gradients; counts and ids have 8, the loss 8
+  num element_bytes = 4;   ///< of activations and parameters; counts and ids have 8, the loss 8
   bool training = false;   ///< with backward and gradients, of which the norm is computed once
   num steps = 0;           ///< optimizer steps, each with a training pass; 0: one pass and no step
   bool auxiliary = false;  ///< with the load-balancing loss of the routers
   bool embeds = false;     ///< the caller gives embeddings: nothing is looked up
+
+  /// Of what sums are kept in, whatever the elements are: gradients of parameters, router weights, statistics of the
+  /// auxiliary loss, and the log sums of tokens.
+  constexpr num wide_bytes() const { return element_bytes < 4 ? 4 : element_bytes; }
 };
 
 /// Heads a rank gets when `ranks` of a Ulysses group trade tokens for `heads`: with fewer heads than ranks, one.
@@ -2313,6 +2317,10 @@ class layer_communication {
   }
   constexpr void values(operation what, axis_set axes, num handed, num kept = 0) {
     bytes(what, axes, handed * shape_.element_bytes, kept * shape_.element_bytes);
+  }
+  /// Values that are kept wide.
+  constexpr void sums(operation what, axis_set axes, num handed, num kept = 0) {
+    bytes(what, axes, handed * shape_.wide_bytes(), kept * shape_.wide_bytes());
   }
   /// An all_to_all of equal parts.
   constexpr void trade(axis_set axes, num part) {
@@ -2458,7 +2466,7 @@ class layer_communication {
         bytes(operation::all_gather, over, 8);
         values(operation::all_gather, over, r * H);
         bytes(operation::all_gather, over, r * k * 8);
-        values(operation::all_gather, over, r * k);
+        sums(operation::all_gather, over, r * k);
         values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
         break;
       }
@@ -2479,7 +2487,7 @@ class layer_communication {
       case dispatch_kind::all_gather: {
         const axis_set over = axis::ep | axis::etp;
         values(operation::all_gather, over, r * H);
-        values(operation::reduce_scatter, over, gathered_rows() * k, r * k);
+        sums(operation::reduce_scatter, over, gathered_rows() * k, r * k);
         values(operation::reduce_scatter, over, gathered_rows() * H, r * H);
         break;
       }
@@ -2635,6 +2643,7 @@ class communication : layer_communication<R, Sink> {
   using base::shape_;
   using base::stream_;
   using base::sum_over_tp;
+  using base::sums;
   using base::values;
 
   constexpr void pass() {
@@ -2691,7 +2700,7 @@ class communication : layer_communication<R, Sink> {
     if (stage_owner(p_, other) == group(axis::pp).index) return;  // the same rank
     label(why, stage_layers(m_, p_, labelled_stage).begin);
     values(what, axis::pp, stream_);
-    if (auxiliary()) values(what, axis::pp, statistics());
+    if (auxiliary()) sums(what, axis::pp, statistics());
   }
 
   constexpr void forward(const pipeline_step& s) {
@@ -2718,13 +2727,13 @@ class communication : layer_communication<R, Sink> {
     }
     if (auxiliary()) {
       label(phase::loss, parameter::no_layer);
-      values(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
+      sums(operation::all_reduce, axis_set(axis::dp_replicate) | axis::fsdp | axis::cp | axis::tp, statistics());
     }
     if (!is_last(s.stage)) return neighbour(operation::send, s.stage + 1, phase::forward, s.stage + 1);
     use_head(phase::loss);
     gather_tokens();
     if (!is_cut(p_, head())) return;
-    for (int i = 0; i < 3; ++i) values(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
+    for (int i = 0; i < 3; ++i) sums(operation::all_reduce, axis::tp, n_);  // max, sum, target of each token
   }
 
   constexpr void backward(const pipeline_step& s) {
@@ -2762,9 +2771,9 @@ class communication : layer_communication<R, Sink> {
       const region part = part_in_use(m_, p_, q, rank_);
       const gradient_reduction how = reduction_of(m_, p_, q);
       label(phase::gradients, q.layer);
-      if (!how.tensor.empty()) values(operation::all_reduce, how.tensor, part.size());
+      if (!how.tensor.empty()) sums(operation::all_reduce, how.tensor, part.size());
       const rank_group shards = group(how.shard);
-      values(operation::reduce_scatter, how.shard, part.size(), shard(part, shards.size(), shards.index).size());
+      sums(operation::reduce_scatter, how.shard, part.size(), shard(part, shards.size(), shards.index).size());
     });
   }
   constexpr void finish() {
@@ -2772,9 +2781,9 @@ class communication : layer_communication<R, Sink> {
       if (!rank_holds(m_, p_, rank_, q)) return;
       const num kept = owned(m_, p_, q, state_kind::optimizer, rank_).size();
       label(phase::gradients, q.layer);
-      values(operation::all_reduce, axis::dp_replicate, kept);
+      sums(operation::all_reduce, axis::dp_replicate, kept);
       if (reduction_of(m_, p_, q).both_ends)
-        bytes_in(operation::all_reduce, axis::pp, both_ends_group(p_, rank_).size(), kept * shape_.element_bytes, 0,
+        bytes_in(operation::all_reduce, axis::pp, both_ends_group(p_, rank_).size(), kept * shape_.wide_bytes(), 0,
                  false);
     });
   }

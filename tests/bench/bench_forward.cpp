@@ -88,9 +88,10 @@ double plan_seconds(const plan_spec& plan, const batch_rows& rows) {
     const rank_view<thread_communicator> view{weights().config(), plan, comm};
     const num each = num_rows / num_data_shards(plan);
     std::vector<micro_batch<L, float>> batch;
-    batch.push_back({cut_rows<L, float>(select_rows(rows, data_index(plan, comm.rank()) * each, each), plan,
-                                        view.model().hidden_size, row_length, view.at(axis::cp)),
-                     {}});
+    batch.push_back(take_tokens<float>(view.on,
+                                       cut_rows<L>(select_rows(rows, data_index(plan, comm.rank()) * each, each), plan,
+                                                   view.model().hidden_size, row_length, view.at(axis::cp)),
+                                       view.at(axis::cp)));
     executor<L, Residual, float, thread_communicator, planned_methods> rank(view, weights(), count_targets(rows));
     comm.barrier(whole_world(view));
     const double start = thread_seconds();

@@ -11,5 +11,8 @@ template gathered_result<double> run_sharded<double, planned_methods>(thread_com
 template gathered_result<float> run_sharded<float, planned_methods>(guarded::communicator&, const checkpoint&,
                                                                     const plan_spec&, num, const row_loader&,
                                                                     const run_options&, const kernels_on_guarded&);
+template gathered_result<float> run_sharded<bf16, planned_methods>(guarded::communicator&, const checkpoint&,
+                                                                   const plan_spec&, num, const row_loader&,
+                                                                   const run_options&, const kernels_on_guarded&);
 
 }  // namespace shardplan::runtime

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor on the kernels' source, compiled once: in f64 with memory of the host and the engine of threads as it
-// is, in f32 with memory that the host cannot touch.
+// is, in f32 and bf16 with memory that the host cannot touch.
 #ifndef SHARDPLAN_TESTS_DEVICE_EXECUTOR_ON_DEVICE_HPP
 #define SHARDPLAN_TESTS_DEVICE_EXECUTOR_ON_DEVICE_HPP
 
@@ -21,6 +21,10 @@ extern template gathered_result<float> run_sharded<float, planned_methods>(guard
                                                                            const plan_spec&, num, const row_loader&,
                                                                            const run_options&,
                                                                            const kernels_on_guarded&);
+extern template gathered_result<float> run_sharded<bf16, planned_methods>(guarded::communicator&, const checkpoint&,
+                                                                          const plan_spec&, num, const row_loader&,
+                                                                          const run_options&,
+                                                                          const kernels_on_guarded&);
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_TESTS_DEVICE_EXECUTOR_ON_DEVICE_HPP

@@ -9,14 +9,25 @@
 
 #include <cstdint>  // uintptr_t
 #include <cstring>  // memset
+#include <functional>
 #include <map>
-#include <new>  // bad_alloc
+#include <memory>  // make_shared
+#include <new>     // bad_alloc
 #include <stdexcept>
+#include <utility>  // exchange
+#include <vector>
 
 #include "runtime/device/cuda/products.hpp"
 #include "runtime/engine/threads/threads.hpp"
 
 namespace shardplan::runtime::guarded {
+
+/// How often something passed between a host and a device.
+struct passages {
+  num up = 0, down = 0;
+  friend passages operator-(passages a, passages b) { return {a.up - b.up, a.down - b.down}; }
+  friend bool operator==(const passages&, const passages&) = default;
+};
 
 /// Memory of one rank's device; open while there is an opened.
 class arena {
@@ -48,6 +59,8 @@ class arena {
     const auto a = reinterpret_cast<std::uintptr_t>(at), b = reinterpret_cast<std::uintptr_t>(base_);
     return a >= b && a < b + size;
   }
+
+  passages passed;
 
   class opened {
    public:
@@ -128,6 +141,7 @@ class launcher {
   template <class T>
   memory<T> upload(std::span<const T> from) const {
     require_place(*arena_, from, false, "what is uploaded");
+    ++arena_->passed.up;
     memory<T> to(*arena_, static_cast<num>(from.size()));
     const arena::opened now(*arena_);
     std::copy(from.begin(), from.end(), to.data());
@@ -136,6 +150,7 @@ class launcher {
   template <class T>
   void download(std::span<const T> from, std::span<T> to) const {
     require_place(*arena_, from, true, "what is downloaded");
+    ++arena_->passed.down;
     require_place(*arena_, to, false, "what is downloaded to");
     const arena::opened now(*arena_);
     std::copy(from.begin(), from.end(), to.begin());
@@ -145,6 +160,11 @@ class launcher {
                 A beta) const {
     const arena::opened now(*arena_);
     cuda::multiply<T, C>(host_, f, a, b, c, alpha, beta);
+  }
+  template <class T, class C, class A>
+  void multiply_group(cuda::flips f, std::span<const product_of_group<T, C>> products, A alpha, A beta) const {
+    const arena::opened now(*arena_);
+    cuda::multiply_group<T, C>(host_, f, products, alpha, beta);
   }
 
  private:
@@ -156,6 +176,11 @@ void multiply(const launcher& on, cuda::flips f, matrix_view<const T> a, matrix_
               cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
   on.multiply(f, a, b, c, alpha, beta);
 }
+template <class T, class C>
+void multiply_group(const launcher& on, cuda::flips f, std::span<const product_of_group<T, C>> products,
+                    cuda::accumulated<T> alpha, cuda::accumulated<T> beta) {
+  on.multiply_group(f, products, alpha, beta);
+}
 
 /// The engine of threads, as an engine of devices takes its buffers: real numbers from the device, integers from the
 /// host. Others read a rank's buffers until its call returns.
@@ -165,6 +190,18 @@ class communicator {
   template <class T>
   using input = std::span<const std::type_identity_t<T>>;
   using counts = std::span<const num>;
+  /// As of the engine of threads: all is done in the end.
+  class pending {
+   public:
+    pending() = default;
+    explicit pending(std::function<void()> call) : call_(std::move(call)) {}
+    void finish() {
+      if (const auto call = std::exchange(call_, nullptr)) call();
+    }
+
+   private:
+    std::function<void()> call_;
+  };
 
   communicator(thread_communicator& to, arena& memory) : to_(to), arena_(memory) {}
   num rank() const { return to_.rank(); }
@@ -215,12 +252,26 @@ class communicator {
   void receive(const group_type& g, std::span<T> message, num from) {
     pass<T>({}, message, [&] { to_.receive(g, message, from); });
   }
+  template <Element T>
+  pending begin_all_gather(const group_type& g, input<T> mine, std::span<T> all, counts parts) {
+    return later<T>(mine, all, to_.begin_all_gather(g, mine, all, parts));
+  }
+  template <Element T>
+  pending begin_receive(const group_type& g, std::span<T> message, num from) {
+    return later<T>({}, message, to_.begin_receive(g, message, from));
+  }
 
  private:
+  template <class T>
+  pending later(std::span<const T> in, std::span<T> out, thread_communicator::pending begun) {
+    return pending([=, this, call = std::make_shared<thread_communicator::pending>(std::move(begun))] {
+      pass<T>(in, out, [&] { call->finish(); });
+    });
+  }
   template <class T, class F>
   void pass(std::span<const T> in, std::span<T> out, F&& f) {
-    require_place(arena_, in, std::is_floating_point_v<T>, "what is sent");
-    require_place(arena_, out, std::is_floating_point_v<T>, "what is received");
+    require_place(arena_, in, is_real<T>, "what is sent");
+    require_place(arena_, out, is_real<T>, "what is received");
     const arena::opened now(arena_);
     f();
   }

@@ -3,18 +3,18 @@
 #ifndef SHARDPLAN_TESTS_DEVICE_RUN_ON_GPUS_HPP
 #define SHARDPLAN_TESTS_DEVICE_RUN_ON_GPUS_HPP
 
+#include "runtime/cli/nccl_instances.hpp"
 #include "runtime/engine/nccl/cuda_library.hpp"
-#include "tests/device/executor_on_gpu.hpp"
 #include "tests/nccl/ranks.hpp"
 #include "tests/unit/equality_helpers.hpp"
 
 namespace shardplan::runtime {
 
 template <class T>
-gathered_result<T> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const batch_rows& rows, const run_options& options,
-                               std::vector<recorder>* sent = nullptr) {
-  gathered_result<T> result;
+gathered_result<accumulated<T>> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
+                                            const batch_rows& rows, const run_options& options,
+                                            std::vector<recorder>* sent = nullptr) {
+  gathered_result<accumulated<T>> result;
   const num n = world_size(plan), port = ranks::free_port();
   std::vector<recorder> ledgers(static_cast<std::size_t>(n));
   std::vector<std::function<void()>> bodies;

@@ -9,10 +9,11 @@
 namespace shardplan::runtime {
 
 template <class T>
-gathered_result<T> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
-                               const batch_rows& rows, const run_options& options,
-                               std::vector<recorder>* sent = nullptr) {
-  gathered_result<T> result;
+gathered_result<accumulated<T>> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
+                                            const batch_rows& rows, const run_options& options,
+                                            std::vector<recorder>* sent = nullptr,
+                                            guarded::passages* passed = nullptr) {
+  gathered_result<accumulated<T>> result;
   auto ledgers = run(world_size(plan), std::chrono::seconds(120), [&](thread_communicator& comm) {
     const bool reversed = comm.rank() % 2 != 0;  // blocks and threads in either order
     const auto run_on = [&](auto& engine, const auto& launcher) {
@@ -20,10 +21,11 @@ gathered_result<T> run_kernels(const checkpoint& weights, const plan_spec& plan,
                                                   cuda::cuda_device(launcher));
       if (comm.rank() == 0) result = std::move(mine);
     };
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (!std::is_same_v<T, double>) {
       guarded::arena memory;
       guarded::communicator engine(comm, memory);
       run_on(engine, guarded::launcher(memory, reversed));
+      if (passed != nullptr && comm.rank() == 0) *passed = memory.passed;
     } else {
       run_on(comm, cuda::host_launcher(reversed));
     }

@@ -171,7 +171,7 @@ TEST_CASE_TEMPLATE("rotary tables and rotations", T, float, double, bf16) {
           return std::tuple(take(on, gt), take(on, gx), take(on, gd));
         });
         buffer<A> etable(static_cast<std::size_t>(n * head_dim));  // in A: its angles are rounded as the model's are
-        rotary_table<A>(f, positions, etable);
+        rotary_table<A>(f.inverse, f.scale, positions, etable);
         CHECK(error_of(table, etable) <= limit<A>);
         const buffer<double> angles(etable.begin(), etable.end());
         buffer<double> ethere = exact(x), eback = ethere;

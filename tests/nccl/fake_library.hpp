@@ -43,6 +43,7 @@ struct shared_library {
   std::mutex mutex;
   num next_id = 1;
   num num_lines = 0, num_aborted = 0;
+  num num_waiting_sends = 0;  // begun, and not received
   std::map<communicator_id, std::shared_ptr<shared_line>> lines;
 };
 
@@ -117,7 +118,10 @@ class line final : public device_communicator {
       s.input.assign(c.in + s.what.from * unit, c.in + (s.what.from + size) * unit);
     }
     if (s.what.kind == nccl_function::copy || s.what.kind == nccl_function::receive) return;
-    if (s.what.kind == nccl_function::send) return shared_->sent[{me_, s.what.peer}].push_back(s.input);
+    if (s.what.kind == nccl_function::send) {
+      ++library_.num_waiting_sends;
+      return shared_->sent[{me_, s.what.peer}].push_back(s.input);
+    }
     s.ordinal = next_ordinal_++;
     meeting& m = shared_->meetings[s.ordinal];
     if (m.inputs.empty()) m.kind = s.what.kind, m.peer = s.what.peer, m.count = s.what.count;
@@ -147,6 +151,7 @@ class line final : public device_communicator {
         if (queue.front().size() != at(s.what.count * unit)) throw std::logic_error("a message of another size");
         write(queue.front(), 0, s.what.count);
         queue.pop_front();
+        --library_.num_waiting_sends;
         return true;
       }
       default:

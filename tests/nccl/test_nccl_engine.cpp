@@ -79,6 +79,7 @@ TEST_CASE("nccl: every type, on three ranks") {
   check_all_good(run_ranks(3, 20s, [](nccl_communicator& c) {
     const auto g = all(c);
     check_all_reduce<float>(c, g, 5), check_all_to_all<float>(c, g, 5), check_messages<float>(c, g, 5);
+    check_all_reduce<bf16>(c, g, 5), check_uneven_parts<bf16>(c, g, 5), check_messages<bf16>(c, g, 5);
     check_all_reduce<std::int64_t>(c, g, 5), check_uneven_parts<std::int64_t>(c, g, 5);
     check_all_reduce<std::uint64_t>(c, g, 5), check_even_parts<std::uint64_t>(c, g, 5);
     check_all_reduce<std::int32_t>(c, g, 5), check_broadcast<std::int32_t>(c, g, 5);
@@ -152,6 +153,52 @@ TEST_CASE("nccl: a send waits for nobody, and messages of phases overtake each o
       require(x == std::vector<double>{4, 5} && y == std::vector<double>{1, 2, 3}, "messages");
     }
   }));
+}
+
+TEST_CASE("nccl: what nobody has come to receive is not sent, however long that takes") {
+  const auto shared = std::make_shared<fake::shared_library>();
+  const auto waiting = [=] {
+    const std::lock_guard lock(shared->mutex);
+    return shared->num_waiting_sends;
+  };
+  check_all_good(run_ranks(
+      3, 20s,
+      [&](nccl_communicator& c) {
+        const auto g = all(c);
+        std::vector<double> x{1, 2}, y(2), z(2);
+        if (c.rank() == 0)
+          for (num i = 0; i < 3; ++i) x[0] = static_cast<double>(i), c.send(g, std::span(x), 1);
+        double sum = 1;
+        for (num i = 0; i < 3; ++i) {
+          c.all_reduce(g, std::span<double>(&sum, 1));  // the first makes a communicator while messages wait
+          require(waiting() == 0, "a send on the GPU without its receive");
+          c.barrier(g);
+          if (c.rank() == 1) {
+            c.receive(g, std::span(y), 0);
+            require(y[0] == static_cast<double>(i), "in order");
+          }
+          c.barrier(g);
+        }
+      },
+      shared));
+  CHECK(shared->num_waiting_sends == 0);
+}
+
+TEST_CASE("nccl: what was begun and is not finished is given up") {
+  const auto shared = std::make_shared<fake::shared_library>();
+  const auto thrown = run_ranks(
+      2, 5s,
+      [](nccl_communicator& c) {
+        std::vector<double> all_of(2), mine(1), x(1);
+        const std::vector<num> parts{1, 1};
+        const auto gathering = c.begin_all_gather(all(c), mine, std::span(all_of), std::span<const num>(parts));
+        if (c.rank() == 1) throw plan_error("leaves in between");
+        c.all_reduce(all(c), std::span(x));
+      },
+      shared);
+  CHECK(thrown[1] == "leaves in between");
+  CHECK(thrown[0] == "aborted");
+  CHECK(shared->num_aborted == 2);
 }
 
 TEST_CASE("nccl: messages to itself") {

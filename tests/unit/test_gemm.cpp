@@ -132,6 +132,31 @@ TEST_CASE("shapes that do not agree are refused") {
   CHECK_THROWS_AS(gemm_nn(matrix_view<float>{x.data(), 2, 3, 2}, view(3, 2), view(2, 2)), std::invalid_argument);
 }
 
+TEST_CASE_TEMPLATE("a group is its products, those without rows among them", T, float, double) {
+  std::mt19937 random(6);
+  for (const flips f : {flips{}, flips{.b = true}, flips{.a = true}}) {
+    std::vector<padded_matrix<T>> a, b, c;
+    for (const num rows : {3, 0, 1, 8}) {
+      const num m = f.a ? 4 : rows, n = f.a ? 6 : 4, k = f.a ? rows : 6;
+      a.emplace_back(f.a ? k : m, f.a ? m : k, 2), b.emplace_back(f.b ? n : k, f.b ? k : n, 1), c.emplace_back(m, n, 3);
+      a.back().randomize(random), b.back().randomize(random), c.back().randomize(random);
+    }
+    auto expected = c;
+    std::vector<product_of_group<T>> group;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      group.push_back({a[i].view(), b[i].view(), c[i].view()});
+      if (f.a)
+        gemm_tn(a[i].view(), b[i].view(), expected[i].view(), T(0.5), T(2));
+      else if (f.b)
+        gemm_nt(a[i].view(), b[i].view(), expected[i].view(), T(0.5), T(2));
+      else
+        gemm_nn(a[i].view(), b[i].view(), expected[i].view(), T(0.5), T(2));
+    }
+    gemm_group<T>(f, group, T(0.5), T(2));
+    for (std::size_t i = 0; i < c.size(); ++i) CHECK(c[i].data == expected[i].data);
+  }
+}
+
 TEST_CASE("many threads at once get what one thread gets, bit for bit") {
   constexpr num count = 200;
   const auto make = [](num i, auto zero) {

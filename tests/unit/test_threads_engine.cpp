@@ -158,6 +158,30 @@ TEST_CASE("threads: different groups do not wait for each other") {
   });
 }
 
+TEST_CASE("threads: sums of bf16 are formed in float and rounded once, and count two bytes") {
+  // 256 + 1 is 256 again in bf16, whose next number is 258.
+  const auto mine = [](num rank, num e) { return narrow<bf16>(rank == 0 ? 256.0f : e % 2 == 0 ? 1.0f : -0.5f); };
+  for (num size : {num{3}, num{5000}}) {
+    const std::vector<recorder> ledgers = run(4, 20s, [&](thread_communicator& c) {
+      const auto g = c.group(everybody(4, c.rank()), axis::fsdp);
+      std::vector<bf16> x(at(size)), all(at(4 * size)), part(at(size));
+      for (num e = 0; e < size; ++e) x[at(e)] = mine(c.rank(), e);
+      for (num e = 0; e < 4 * size; ++e) all[at(e)] = mine(c.rank(), e);
+      c.all_reduce(g, std::span(x));
+      c.reduce_scatter(g, all, std::span(part));
+      for (num e = 0; e < size; ++e) {
+        require(x[at(e)] == narrow<bf16>(e % 2 == 0 ? 259.0f : 254.5f), "all_reduce");  // 260: ties to even
+        require(part[at(e)] == narrow<bf16>((c.rank() * size + e) % 2 == 0 ? 259.0f : 254.5f), "reduce_scatter");
+      }
+    });
+    for (const recorder& r : ledgers) {
+      CHECK(r.entries().at(0).bytes == 2 * size);
+      CHECK(r.entries().at(1).bytes == 8 * size);
+      CHECK(r.entries().at(1).kept == 2 * size);
+    }
+  }
+}
+
 TEST_CASE("threads: messages are buffered, and matched in order by group, sender and receiver") {
   run(3, 20s, [](thread_communicator& c) {
     const thread_group tp = c.group(everybody(3, c.rank()), axis::tp);

@@ -119,14 +119,14 @@ rotary_frequencies make_rotary_frequencies(const rope_config& rope, num head_dim
 }
 
 template <class T>
-void rotary_table(const rotary_frequencies& f, std::span<const num> positions, std::span<T> table) {
-  const std::size_t half = f.inverse.size();
+void rotary_table(std::span<const double> inverse, double scale, std::span<const num> positions, std::span<T> table) {
+  const std::size_t half = inverse.size();
   for (std::size_t i = 0; i < positions.size(); ++i)
     for (std::size_t j = 0; j < half; ++j) {
       // The angle is formed in T: the model's own arithmetic, whose rounding grows with the position.
-      const T angle = static_cast<T>(positions[i]) * static_cast<T>(f.inverse[j]);
-      table[i * 2 * half + j] = std::cos(angle) * static_cast<T>(f.scale);
-      table[i * 2 * half + half + j] = std::sin(angle) * static_cast<T>(f.scale);
+      const T angle = static_cast<T>(positions[i]) * static_cast<T>(inverse[j]);
+      table[i * 2 * half + j] = std::cos(angle) * static_cast<T>(scale);
+      table[i * 2 * half + half + j] = std::sin(angle) * static_cast<T>(scale);
     }
 }
 
@@ -314,7 +314,7 @@ void cross_entropy_backward(std::span<T> logits, std::span<const num> targets, n
   template void cross_entropy_backward<T>(std::span<T>, std::span<const num>, num, std::span<const T>, T);             \
   template void add<T>(std::span<T>, std::span<const T>);                                                              \
   template void add_bias<T>(std::span<T>, std::span<const T>);                                                         \
-  template void rotary_table<T>(const rotary_frequencies&, std::span<const num>, std::span<T>);                        \
+  template void rotary_table<T>(std::span<const double>, double, std::span<const num>, std::span<T>);                  \
   template void rotate<T>(std::span<T>, std::span<const T>, num);                                                      \
   template void swiglu<T>(std::span<const T>, num, std::span<T>);                                                      \
   template void swiglu<T>(std::span<const T>, std::span<const T>, std::span<T>);                                       \

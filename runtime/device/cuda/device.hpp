@@ -17,7 +17,6 @@
 #include "runtime/device/cuda/totals.hpp"
 #include "runtime/device/cuda/vocabulary.hpp"
 #include "runtime/device/device.hpp"
-#include "runtime/device/ops.hpp"  // rotary_frequencies
 
 namespace shardplan::runtime::cuda {
 
@@ -103,7 +102,7 @@ class cuda_device : public launcher_handle<L> {
     void attend(std::span<const T> keys, std::span<const T> values, const places& at, num kv_heads) {
       by_.attend(keys.data(), values.data(), at, kv_heads);
     }
-    void finish(std::span<T> out, std::span<T> log_sum) { by_.finish(out.data(), log_sum.data()); }
+    void finish(std::span<T> out, std::span<accumulated<T>> log_sum) { by_.finish(out.data(), log_sum.data()); }
 
    private:
     cuda::online_attention<T, handle> by_;
@@ -112,8 +111,8 @@ class cuda_device : public launcher_handle<L> {
   class attention_gradient {
    public:
     attention_gradient(const cuda_device& on, std::span<const T> queries, std::span<const T> out,
-                       std::span<const T> dout, std::span<const T> log_sum, const places& at, num heads, num head_dim,
-                       num window)
+                       std::span<const T> dout, std::span<const accumulated<T>> log_sum, const places& at, num heads,
+                       num head_dim, num window)
         : on_(on),
           size_(queries.size()),
           by_(on, queries.data(), out.data(), dout.data(), log_sum.data(), at, heads, head_dim, window) {}
@@ -188,14 +187,6 @@ uploaded_places<const launcher_handle<L>> upload_places(const cuda_device<L>& on
 
 // ---- operations that take more than the kernels': numbers of the host, memory for results
 
-template <class T, class L>
-void rotary_table(const cuda_device<L>& on, const rotary_frequencies& f, std::span<const num> positions,
-                  std::span<T> table) {
-  const auto inverse = on.upload(std::span<const double>(f.inverse));
-  const auto at = on.upload(positions);
-  cuda::rotary_table<T>(on, inverse, f.scale, at, table);
-}
-
 template <class L>
 device_pairs<L> sort_pairs(const cuda_device<L>& on, std::span<const num> experts, num first, num count) {
   device_pairs<L> pairs{allocate<num>(on, experts.size()), allocate<num>(on, experts.size()),
@@ -215,7 +206,7 @@ device_buffer<L, T> rows_of_pairs(const cuda_device<L>& on, std::span<const T> x
 }
 template <class T, class L>
 device_buffer<L, T> combine_pairs(const cuda_device<L>& on, std::span<const T> rows, const device_pairs<L>& pairs,
-                                  std::span<const std::type_identity_t<T>> weights, num per_token, num H) {
+                                  std::span<const accumulated<T>> weights, num per_token, num H) {
   device_buffer<L, T> y =
       allocate<T>(on, weights.size() / static_cast<std::size_t>(per_token) * static_cast<std::size_t>(H));
   combine_pairs<T>(on, rows, pairs.place, weights, per_token, H, y);
@@ -224,10 +215,10 @@ device_buffer<L, T> combine_pairs(const cuda_device<L>& on, std::span<const T> r
 template <class T, class L>
 device_buffer<L, T> combine_pairs_backward(const cuda_device<L>& on, std::span<const T> dy,
                                            std::span<const std::type_identity_t<T>> rows, const device_pairs<L>& pairs,
-                                           std::span<const std::type_identity_t<T>> weights, num per_token, num H,
-                                           device_buffer<L, std::type_identity_t<T>>& dweights) {
+                                           std::span<const accumulated<T>> weights, num per_token, num H,
+                                           device_buffer<L, accumulated<T>>& dweights) {
   device_buffer<L, T> drows = allocate<T>(on, rows.size());
-  dweights = allocate<T>(on, weights.size());
+  dweights = allocate<accumulated<T>>(on, weights.size());
   combine_pairs_backward<T>(on, dy, rows, pairs.order(), weights, per_token, H, drows, dweights);
   return drows;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of router.hpp, pairs.hpp and exchange.hpp.
+// The kernels of router.hpp, pairs.hpp and exchange.hpp, and of products.hpp for groups.
 #include "runtime/device/cuda/exchange.hpp"
 #include "runtime/device/cuda/launcher.cuh"
 #include "runtime/device/cuda/pairs.hpp"
+#include "runtime/device/cuda/products.hpp"
 #include "runtime/device/cuda/router.hpp"
 
 using namespace shardplan::runtime::cuda;
@@ -27,6 +28,7 @@ OF_ACCUMULATED(float);
 OF_ACCUMULATED(double);
 
 SHARDPLAN_GPU_ROWS(leave_out_padding_body);
+SHARDPLAN_GPU_ELEMENTS(pointers_body);
 SHARDPLAN_GPU_KERNEL(count_pairs_kernel);
 SHARDPLAN_GPU_KERNEL(place_tiles_kernel);
 SHARDPLAN_GPU_KERNEL(order_pairs_kernel);

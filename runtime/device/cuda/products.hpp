@@ -4,8 +4,10 @@
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_PRODUCTS_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_PRODUCTS_HPP
 
-#include <algorithm>  // max
-#include <stdexcept>  // invalid_argument
+#include <algorithm>    // max, min
+#include <cstdint>      // uintptr_t
+#include <stdexcept>    // invalid_argument
+#include <type_traits>  // is_same_v
 
 #include "runtime/device/cuda/loops.hpp"
 #include "runtime/device/gemm.hpp"
@@ -14,10 +16,7 @@ namespace shardplan::runtime::cuda {
 
 class gpu_launcher;
 
-/// Which operand is read transposed. A weight's gradient flips a, a linear layer flips b.
-struct flips {
-  bool a, b;
-};
+using runtime::flips;
 
 /// A row-major product as a column-major library is asked for it: a matrix read the other way is its transpose, so the
 /// transposed result is asked for, from the operands in the other order.
@@ -37,6 +36,59 @@ struct column_major_product {
         second_stride(std::max(a.stride, a.cols)),
         result_stride(std::max(c.stride, c.cols)) {}
 };
+
+/// Whether one grouped call of cuBLAS takes these products. It asks for one type of operands and results, so that
+/// gradients of weights which are summed in float from bf16 are multiplied one by one; and reads by 16 bytes at a time.
+template <class T, class C>
+bool suits_grouped_call(std::span<const product_of_group<T, C>> products) {
+  const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
+  return std::is_same_v<T, C> && std::all_of(products.begin(), products.end(), [&](const auto& p) {
+           return aligned(p.a.data) && aligned(p.b.data) && aligned(p.c.data);
+         });
+}
+
+/// Products as a grouped call is asked for them: each a group of its own, shapes and factors on the host.
+template <class T>
+struct column_major_group {
+  std::vector<num> m, n, k, first_stride, second_stride, result_stride, size;
+  std::vector<accumulated<T>> alpha, beta;
+  std::vector<void*> pointers;  // to all first operands, then to all second ones, then to all results
+
+  column_major_group(flips f, std::span<const product_of_group<T>> products, accumulated<T> by, accumulated<T> keep)
+      : size(products.size(), 1), alpha(products.size(), by), beta(products.size(), keep) {
+    for (const product_of_group<T>& of_group : products) {
+      const column_major_product p(f, of_group.a, of_group.b, of_group.c);
+      m.push_back(p.m), n.push_back(p.n), k.push_back(p.k);
+      first_stride.push_back(p.first_stride), second_stride.push_back(p.second_stride);
+      result_stride.push_back(p.result_stride);
+    }
+    for (const auto& p : products) pointers.push_back(const_cast<T*>(p.b.data));
+    for (const auto& p : products) pointers.push_back(const_cast<T*>(p.a.data));
+    for (const auto& p : products) pointers.push_back(p.c.data);
+  }
+};
+
+/// Some pointers from a kernel's arguments to memory of the device.
+struct pointers_body {
+  static constexpr num most = 384;  // 3 KiB of the 4 that arguments may have
+  void* from[most];
+  void** to;
+  SHARDPLAN_HOST_DEVICE void operator()(num i) const { to[i] = from[i]; }
+};
+
+/// `pointers` in memory of the device. The host has nothing to wait for: a copy would read `pointers` later.
+template <Launcher L>
+auto pointers_on_device(L& on, std::span<void* const> pointers) {
+  const num size = static_cast<num>(pointers.size());
+  auto there = on.template allocate<void*>(size);
+  for (num first = 0; first < size; first += pointers_body::most) {
+    const num count = std::min(size - first, pointers_body::most);
+    pointers_body body{{}, there.data() + first};
+    std::copy_n(pointers.begin() + first, count, body.from);
+    for_each_element(on, count, body);
+  }
+  return there;
+}
 
 template <class T>
 struct scale_body {
@@ -83,15 +135,32 @@ template <class T, class C>
 void multiply(const gpu_launcher& on, flips f, matrix_view<const T> a, matrix_view<const T> b, matrix_view<C> c,
               accumulated<T> alpha, accumulated<T> beta);
 
+/// The products of a group, one after another.
+template <class T, class C>
+void multiply_group(const host_launcher& on, flips f, std::span<const product_of_group<T, C>> products,
+                    accumulated<T> alpha, accumulated<T> beta) {
+  for (const product_of_group<T, C>& p : products) multiply<T, C>(on, f, p.a, p.b, p.c, alpha, beta);
+}
+/// By one call where suits_grouped_call says so.
+template <class T, class C>
+void multiply_group(const gpu_launcher& on, flips f, std::span<const product_of_group<T, C>> products,
+                    accumulated<T> alpha, accumulated<T> beta);
+
+/// Checks shapes, and carries out what is no product because a size is 0. Is there a product left to compute?
 template <class T, class C, Launcher L>
-void product(L& on, flips f, matrix_view<const T> a, matrix_view<const T> b, matrix_view<C> c, accumulated<T> alpha,
-             accumulated<T> beta) {
+bool must_multiply(L& on, flips f, matrix_view<const T> a, matrix_view<const T> b, matrix_view<C> c,
+                   accumulated<T> beta) {
   const num m = c.rows, n = c.cols, k = f.a ? a.rows : a.cols;
   if ((f.a ? a.cols : a.rows) != m || (f.b ? b.rows : b.cols) != n || (f.b ? b.cols : b.rows) != k)
     throw std::invalid_argument("gemm: shapes do not agree");
-  if (m == 0 || n == 0) return;
-  if (k == 0) return for_each_row(on, m, n, scale_body<C>{c.data, std::max(c.stride, n), beta});
-  multiply<T, C>(on, f, a, b, c, alpha, beta);
+  if (m > 0 && n > 0 && k == 0) for_each_row(on, m, n, scale_body<C>{c.data, std::max(c.stride, n), beta});
+  return m > 0 && n > 0 && k > 0;
+}
+
+template <class T, class C, Launcher L>
+void product(L& on, flips f, matrix_view<const T> a, matrix_view<const T> b, matrix_view<C> c, accumulated<T> alpha,
+             accumulated<T> beta) {
+  if (must_multiply<T, C>(on, f, a, b, c, beta)) multiply<T, C>(on, f, a, b, c, alpha, beta);
 }
 
 // c = alpha * op(a) op(b) + beta * c. Shapes must agree (else std::invalid_argument); any of them may be 0. With beta 0
@@ -116,19 +185,14 @@ void gemm_tn(L& on, matrix_view<const T> a, matrix_view<const T> b, matrix_view<
   product<T, C>(on, {true, false}, a, b, c, alpha, beta);
 }
 
-/// One product of many that do not depend on each other: an expert's.
-template <class T, class C = T>
-struct product_of_group {
-  matrix_view<const T> a, b;
-  matrix_view<C> c;
-};
-
-/// The products of all experts here. One after another: the grouped call of cuBLAS could take them at once, but asks
-/// for one type of operands and results, and for arrays of shapes that this saves nobody from making.
+/// The same for each product of a group, in one call where that can be.
 template <class T, class C = T, Launcher L>
-void gemm_group(L& on, flips f, std::span<const product_of_group<T, C>> products, accumulated<T> alpha = 1,
-                accumulated<T> beta = 0) {
-  for (const product_of_group<T, C>& p : products) product<T, C>(on, f, p.a, p.b, p.c, alpha, beta);
+void gemm_group(L& on, flips f, std::type_identity_t<std::span<const product_of_group<T, C>>> products,
+                accumulated<T> alpha = 1, accumulated<T> beta = 0) {
+  std::vector<product_of_group<T, C>> some;  // with no size 0
+  for (const product_of_group<T, C>& p : products)
+    if (must_multiply<T, C>(on, f, p.a, p.b, p.c, beta)) some.push_back(p);
+  multiply_group<T, C>(on, f, some, alpha, beta);
 }
 
 }  // namespace shardplan::runtime::cuda

@@ -1,47 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types that tensors are stored in, and those that sums of them are formed in: both the same on host and device.
+// What kernels make of the types of runtime/real.hpp: sums and largest values over the threads of a block.
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_REAL_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_REAL_HPP
 
 #include <cmath>  // INFINITY
-#include <cstdint>
 
 #include "runtime/device/cuda/kernel.hpp"
-#include "runtime/half.hpp"
+#include "runtime/real.hpp"
 
 namespace shardplan::runtime::cuda {
 
-/// Half the memory of a float, with its exponent. A value to store: nothing is computed in it.
-struct bf16 {
-  std::uint16_t bits;
-};
-
-template <class T>
-struct accumulation {
-  using type = T;
-};
-template <>
-struct accumulation<bf16> {
-  using type = float;
-};
-/// What sums over T are formed and kept in: float for float and bf16, double for double. Statistics of rows, router
-/// weights and gradients of parameters are of this type whatever the activations are stored in.
-template <class T>
-using accumulated = typename accumulation<T>::type;
-
-SHARDPLAN_HOST_DEVICE constexpr double widen(double x) { return x; }
-SHARDPLAN_HOST_DEVICE constexpr float widen(float x) { return x; }
-SHARDPLAN_HOST_DEVICE constexpr float widen(bf16 x) { return float_from_bf16(x.bits); }
-
-/// To storage: exact, or rounded to the nearest bf16, ties to even.
-template <class T>
-SHARDPLAN_HOST_DEVICE constexpr T narrow(accumulated<T> x) {
-  return x;
-}
-template <>
-SHARDPLAN_HOST_DEVICE constexpr bf16 narrow<bf16>(float x) {
-  return {bf16_from_float(x)};
-}
+using runtime::accumulated;
+using runtime::bf16;
+using runtime::narrow;
+using runtime::widen;
 
 struct sum_of final {
   template <class A>

@@ -41,7 +41,11 @@ void cuda_library::copy(const std::byte* from, num bytes, std::byte* to) {
   put_after(producer_, stream_->get());
   cuda::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_->get()),
               "cudaMemcpyAsync", bytes, "bytes");
-  stream_->wait();
+  // Who computes goes on after the copy, and the host need not wait; but the host's own memory it may touch at once.
+  if (producer_ != nullptr && is_on_device(from) && is_on_device(to))
+    put_after(stream_->get(), producer_);
+  else
+    stream_->wait();
 }
 
 }  // namespace shardplan::runtime

@@ -27,7 +27,9 @@ nccl_group nccl_engine::group(const rank_group& ranks, axis_set axes) {
   return nccl_group(groups_.back().get());
 }
 
-void nccl_engine::perform(const nccl_group& g, const request& r) { state_->perform(*g.membership_, r); }
+void nccl_engine::begin(const nccl_group& g, const request& r) { state_->begin(*g.membership_, r); }
+void nccl_engine::finish(const nccl_group& g, const request& r) { state_->finish(*g.membership_, r); }
+void nccl_engine::give_up() noexcept { state_->abort(); }
 
 // ---- what processes tell each other
 

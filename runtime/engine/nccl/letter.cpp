@@ -67,6 +67,11 @@ letter_address address_of_messages(std::span<const num> ranks, const request& r)
   return out;
 }
 
+letter_address address_of_fetches(letter_address messages) {
+  messages.front() = number(letter_kind::fetch);
+  return messages;
+}
+
 letter::letter(letter_address to, const request& what, std::string with)
     : address(std::move(to)), call(without_buffers(what)), text(std::move(with)) {
   counts.assign(what.counts.begin(), what.counts.end());
@@ -90,7 +95,7 @@ letter unpack(std::string_view bytes, num from) {
   letter l;
   l.address = in.list();
   l.call.what = in.up_to(operation::barrier);
-  l.call.type = in.up_to(element_type::i32);
+  l.call.type = in.up_to(element_type::bf16);
   l.call.reduce = in.up_to(reduce_op::min);
   l.call.peer = in.next();
   l.call.in_size = in.next();

@@ -14,6 +14,7 @@ namespace shardplan::runtime::detail {
 enum class letter_kind : num {
   call,     ///< the sender has come to a collective
   message,  ///< a send, which a receive takes
+  fetch,    ///< the sender has come to the receive of a message, whose data may come now
   verdict,  ///< how the sender ended
   last,     ///< the last word
 };
@@ -23,6 +24,8 @@ enum class letter_kind : num {
 using letter_address = std::vector<num>;
 letter_address address_of_calls(std::span<const num> ranks);
 letter_address address_of_messages(std::span<const num> ranks, const request& call);
+/// Of the letters that fetch the messages of an address.
+letter_address address_of_fetches(letter_address messages);
 
 struct letter {
   letter_address address;

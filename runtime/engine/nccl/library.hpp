@@ -30,7 +30,7 @@ class device_communicator {
   virtual ~device_communicator() = default;
   /// Whether all members have connected, and all that was begun is on its way.
   virtual bool ready() = 0;
-  /// Begins the steps. pre: ready(); done() when a buffer is the host's, which must stay until it is done() again
+  /// Begins the steps, after those begun before. Buffers must stay until it is done(). pre: ready()
   virtual void start(const device_call& call, const std::vector<nccl_step>& steps) = 0;
   /// Whether all that was begun has ended.
   virtual bool done() = 0;
@@ -44,9 +44,10 @@ class device_library {
   virtual communicator_id make_id() = 0;
   /// Begins to connect as member `index` of n.
   virtual std::unique_ptr<device_communicator> connect(const communicator_id& id, num n, num index) = 0;
-  /// A copy for a later start(), made on return; `from` is of the host or the device.
+  /// A copy for a later start(), of a buffer of the host or the device. On return `from` is the caller's again: what
+  /// the device is given to do with it later comes after the copy.
   virtual std::shared_ptr<std::byte> keep(const std::byte* from, num bytes) = 0;
-  /// Between any two buffers, done on return.
+  /// Between any two buffers, which are the caller's again on return in the same way.
   virtual void copy(const std::byte* from, num bytes, std::byte* to) = 0;
 };
 

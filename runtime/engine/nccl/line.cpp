@@ -17,7 +17,7 @@ namespace {
 constexpr std::chrono::milliseconds abort_patience{500};
 
 ncclDataType_t type_of(element_type t) {
-  constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclInt64, ncclUint64, ncclInt32};
+  constexpr ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclInt64, ncclUint64, ncclInt32, ncclBfloat16};
   return types[static_cast<std::size_t>(t)];
 }
 
@@ -76,17 +76,20 @@ bool nccl_line::ready() {
 /// Puts buffers of the device in the place of those of the host.
 void nccl_line::stage(device_call& call) {
   const num unit = size_of(call.type);
-  const num in_bytes = call.in_size * unit;
-  out_bytes_ = call.out_size * unit;
+  const num in_bytes = call.in_size * unit, out_bytes = call.out_size * unit;
   const bool in_place = call.in == call.out && call.in_size == call.out_size;
-  if (out_bytes_ > 0 && !is_on_device(call.out)) {
-    out_ = cuda::device_bytes(out_bytes_, stream_);
-    out_to_ = call.out;
-    call.out = static_cast<std::byte*>(out_.data());
+  const bool stage_in = in_bytes > 0 && !is_on_device(call.in), stage_out = out_bytes > 0 && !is_on_device(call.out);
+  if (!stage_in && !stage_out) return;
+  staged& s = staged_.emplace_back();
+  if (stage_out) {
+    s.out = cuda::device_bytes(out_bytes, stream_);
+    s.out_to = call.out;
+    s.out_bytes = out_bytes;
+    call.out = static_cast<std::byte*>(s.out.data());
   }
-  if (in_bytes == 0 || is_on_device(call.in)) return;
-  if (!in_place) in_ = cuda::device_bytes(in_bytes, stream_);
-  void* const to = in_place ? out_.data() : in_.data();
+  if (!stage_in) return;
+  if (!in_place) s.in = cuda::device_bytes(in_bytes, stream_);
+  void* const to = in_place ? s.out.data() : s.in.data();
   cuda::copy_to_device(to, call.in, in_bytes, stream_);
   call.in = static_cast<const std::byte*>(to);
 }
@@ -165,10 +168,9 @@ bool nccl_line::done() {
   cuda::check(state, "cudaEventQuery");
   running_ = false;
   // Only now: a copy to the host's memory waits for the stream, and NCCL may never end.
-  if (out_to_ != nullptr) cuda::copy_to_host(out_to_, out_.data(), out_bytes_, stream_);
-  out_to_ = nullptr;
-  in_ = cuda::device_bytes();
-  out_ = cuda::device_bytes();
+  for (const staged& s : staged_)
+    if (s.out_to != nullptr) cuda::copy_to_host(s.out_to, s.out.data(), s.out_bytes, stream_);
+  staged_.clear();
   return true;
 }
 

@@ -40,11 +40,15 @@ class nccl_line final : public device_communicator {
   cuda::stream stream_;
   cudaEvent_t reached_ = nullptr;  // the end of what was begun
   ncclComm_t comm_ = nullptr;
-  bool enqueuing_ = false;       // NCCL has not put all of the last call on the stream yet
-  bool running_ = false;         // reached_ is recorded, and was not seen yet
-  cuda::device_bytes in_, out_;  // copies of buffers of the host
-  std::byte* out_to_ = nullptr;  // where the copy of `out` is to go; null for nowhere
-  num out_bytes_ = 0;
+  bool enqueuing_ = false;  // NCCL has not put all of the last call on the stream yet
+  bool running_ = false;    // reached_ is recorded, and was not seen yet
+  /// Copies of buffers of the host, of a call that has not ended.
+  struct staged {
+    cuda::device_bytes in, out;
+    std::byte* out_to = nullptr;  // where the copy of `out` is to go; null for nowhere
+    num out_bytes = 0;
+  };
+  std::vector<staged> staged_;
 };
 
 }  // namespace shardplan::runtime::detail

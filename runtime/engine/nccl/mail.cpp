@@ -38,6 +38,7 @@ void tcp_mail::poll(milliseconds wait) {
         return;
       case letter_kind::call:
       case letter_kind::message:
+      case letter_kind::fetch:
         break;
     }
     auto& queue = inbox_[{l.address, from}];
@@ -108,6 +109,13 @@ std::vector<letter> tcp_mail::take(const letter_address& address, const std::vec
     queue.pop_front();
   }
   return out;
+}
+
+bool tcp_mail::take_if_there(const letter_address& address, num from) {
+  const auto found = inbox_.find({address, from});
+  if (found == inbox_.end() || found->second.empty()) return false;
+  found->second.pop_front();
+  return true;
 }
 
 // ---- the end

@@ -29,6 +29,8 @@ class tcp_mail {
 
   /// The next letter of each of `from`, in that order, which is waited for in `call`. collective_error as wait().
   std::vector<letter> take(const letter_address& address, const std::vector<num>& from, const request& call);
+  /// Takes a letter that is there; whether there was one.
+  bool take_if_there(const letter_address& address, num from);
 
   /// Waits until `done`, and meanwhile calls what `on_progress` was given. `awaited`: the ranks that it is up to, as
   /// far as known; `they_come`: whether they have yet to come, so that one that has ended never will. run_aborted when

@@ -10,7 +10,8 @@
 //
 // A message has a communicator of two for its (group, axes, phase, from, to), with a stream of its own: operations of
 // one communicator run one after another, so that in a ring all would send first and none receive. The sender keeps a
-// copy, tells the receiver in a letter, and goes on; the letter of the first message carries the id.
+// copy, tells the receiver in a letter, and goes on; the letter of the first message carries the id. The copy is put on
+// its way when the receiver has come to its receive and says so: nothing is on a GPU that waits for a rank to come.
 //
 // Sums are in an order that NCCL chooses, and a NaN need not survive max and min.
 #ifndef SHARDPLAN_RUNTIME_ENGINE_NCCL_NCCL_HPP
@@ -58,7 +59,9 @@ class nccl_engine {
   num world_size() const;
   nccl_group group(const rank_group& ranks, axis_set axes);
   void check_abort() const;
-  void perform(const nccl_group& g, const request& r);
+  void begin(const nccl_group& g, const request& r);
+  void finish(const nccl_group& g, const request& r);
+  void give_up() noexcept;
 
  private:
   std::shared_ptr<detail::nccl_rank> state_;

@@ -2,7 +2,8 @@
 #include "runtime/engine/nccl/rank.hpp"
 
 #include <algorithm>  // copy
-#include <thread>     // jthread
+#include <system_error>
+#include <thread>  // jthread
 
 #include "runtime/engine/nccl/remote_error.hpp"
 
@@ -40,15 +41,12 @@ nccl_rank::nccl_rank(const process_place& place, std::chrono::milliseconds timeo
   mail_.on_progress([this] { go_on(); });
 }
 
-void nccl_rank::perform(const nccl_membership& m, const request& r) {
+template <class F>
+void nccl_rank::or_abort(const nccl_membership& m, const request& r, F&& f) {
   try {
     mail_.check();
     go_on();
-    if (r.what == operation::send || r.what == operation::receive) {
-      require_peer(r, static_cast<num>(m.ranks.size()), mail_.rank());
-      return r.what == operation::send ? send(m, r) : receive(m, r);
-    }
-    return m.ranks.size() == 1 ? collect_alone(r) : collect(m, r);
+    f();
   } catch (const collective_error&) {
     abort();
     throw;
@@ -61,6 +59,34 @@ void nccl_rank::perform(const nccl_membership& m, const request& r) {
     abort();
     throw;
   }
+}
+
+void nccl_rank::begin(const nccl_membership& m, const request& r) {
+  or_abort(m, r, [&] {
+    if (r.what == operation::send || r.what == operation::receive) {
+      require_peer(r, static_cast<num>(m.ranks.size()), mail_.rank());
+      return r.what == operation::send ? send(m, r) : receive(m, r);
+    }
+    return m.ranks.size() == 1 ? collect_alone(r) : collect(m, r);
+  });
+}
+
+void nccl_rank::finish(const nccl_membership& m, const request& r) {
+  device_communicator* const line = line_of(m, r);
+  if (line == nullptr) return;
+  const std::vector<num> others =
+      r.what == operation::receive ? std::vector<num>{m.ranks[at(r.peer)]} : without(m.ranks, m.index);
+  or_abort(m, r, [&] { mail_.wait([&] { return line->done(); }, [&] { return others; }, false, r); });
+}
+
+device_communicator* nccl_rank::line_of(const nccl_membership& m, const request& r) {
+  if (r.what == operation::send) return nullptr;  // a copy is on its way
+  if (r.what != operation::receive) {
+    const auto found = lines_.find(m.ranks);
+    return found == lines_.end() ? nullptr : found->second.get();
+  }
+  const auto found = incoming_.find({address_of_messages(m.ranks, r), m.ranks[at(r.peer)]});
+  return found == incoming_.end() ? nullptr : found->second.line.get();
 }
 
 void nccl_rank::collect_alone(const request& r) {
@@ -87,16 +113,17 @@ void nccl_rank::collect(const nccl_membership& m, const request& r) {
   if (makes) {
     if (m.index != 0) id = to_id(letters[0], m.ranks[0]);
     line = library_->connect(id, static_cast<num>(m.ranks.size()), m.index);
-    connect(*line, r, others);
   }
-  carry_out(*line, r, nccl_steps_of(r, m.index, static_cast<num>(m.ranks.size())), others);
+  if (const auto steps = nccl_steps_of(r, m.index, static_cast<num>(m.ranks.size())); !steps.empty())
+    start(*line, r, steps, others);
 }
 
 void nccl_rank::send(const nccl_membership& m, const request& r) {
   const num to = m.ranks[at(r.peer)];
   const letter_address address = address_of_messages(m.ranks, r);
   channel& c = outgoing_[{address, to}];
-  c.waiting.push_back({without_buffers(r), library_->keep(r.in, r.in_bytes())});
+  if (r.in_size > 0 || to == mail_.rank())  // of nothing the letter is all
+    c.waiting.push_back({without_buffers(r), library_->keep(r.in, r.in_bytes())});
   if (to == mail_.rank()) return;
   std::string new_id;
   if (c.line == nullptr) {
@@ -124,33 +151,33 @@ void nccl_rank::receive(const nccl_membership& m, const request& r) {
   const letter l = std::move(mail_.take(address, others, r).front());
   require_same_message(l.call, from, r, me);
   channel& c = incoming_[{address, from}];
-  if (c.line == nullptr) {
-    c.line = library_->connect(to_id(l, from), 2, 1);
-    connect(*c.line, r, others);
-  }
-  if (r.out_size > 0) carry_out(*c.line, r, {{nccl_function::receive, -1, 0, r.out_size, 0}}, others);
+  if (c.line == nullptr) c.line = library_->connect(to_id(l, from), 2, 1);
+  if (r.out_size == 0) return;
+  wait_until_ready(*c.line, r, others);
+  mail_.send(from, letter(address_of_fetches(address), r, ""));
+  start(*c.line, r, {{nccl_function::receive, -1, 0, r.out_size, 0}}, others);
 }
 
-void nccl_rank::connect(device_communicator& line, const request& r, const std::vector<num>& others) {
+void nccl_rank::wait_until_ready(device_communicator& line, const request& r, const std::vector<num>& others) {
   mail_.wait([&] { return line.ready(); }, [&] { return others; }, false, r);
 }
 
-void nccl_rank::carry_out(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
-                          const std::vector<num>& others) {
-  if (steps.empty()) return;
+void nccl_rank::start(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
+                      const std::vector<num>& others) {
+  wait_until_ready(line, r, others);
   line.start({r.type, r.reduce, r.in, r.in_size, r.out, r.out_size}, steps);
-  mail_.wait([&] { return line.done(); }, [&] { return others; }, false, r);
 }
 
-/// Sends what waited for its receiver to connect, and frees what has been sent. Called in all waits.
+/// Sends what has been fetched, and frees what has been sent. Called in all waits. What nobody has come to receive
+/// stays off the GPU: a send would occupy a part of it, and communicators made meanwhile might wait for the whole.
 void nccl_rank::go_on() {
   for (auto& [key, c] : outgoing_) {
     if (c.line == nullptr) continue;
     if (!c.under_way.empty() && c.line->done()) c.under_way.clear();
-    for (; !c.waiting.empty() && c.line->ready(); c.waiting.pop_front()) {
+    while (mail_.take_if_there(address_of_fetches(key.first), key.second)) ++c.fetched;
+    for (; c.fetched > 0 && !c.waiting.empty() && c.line->ready(); c.waiting.pop_front(), --c.fetched) {
       channel::parcel& p = c.waiting.front();
       const num size = p.call.in_size;
-      if (size == 0) continue;
       c.line->start({p.call.type, p.call.reduce, p.data.get(), size, nullptr, 0},
                     {{nccl_function::send, 0, -1, size, 1}});
       c.under_way.push_back(std::move(p.data));
@@ -172,10 +199,15 @@ void nccl_rank::finish_sending(const request& call) {
                              " never received what it sent itself: " + describe(c.waiting.front().call));
 }
 
-void nccl_rank::abort() {
+void nccl_rank::abort() noexcept {
   std::vector<std::jthread> all;  // at once, because each may take its time
   const auto end = [&](device_communicator* line) {
-    if (line != nullptr) all.emplace_back([line] { line->abort(); });
+    if (line == nullptr) return;
+    try {
+      all.emplace_back([line] { line->abort(); });
+    } catch (const std::system_error&) {  // no thread to be had
+      line->abort();
+    }
   };
   for (const auto& [ranks, line] : lines_) end(line.get());
   for (const auto* channels : {&outgoing_, &incoming_})

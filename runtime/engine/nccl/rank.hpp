@@ -24,10 +24,16 @@ class nccl_rank {
   nccl_rank(const process_place& place, std::chrono::milliseconds timeout, std::shared_ptr<device_library> library);
 
   tcp_mail& mail() { return mail_; }
-  /// A call of any kind. When it throws, all communicators are aborted.
-  void perform(const nccl_membership& m, const request& r);
+  /// Begins a call of any kind: when its members have agreed upon it, it is on its way. Between this and its end its
+  /// buffers are not the caller's. When either throws, all communicators are aborted.
+  void begin(const nccl_membership& m, const request& r);
+  /// Waits for the end of what was begun.
+  void finish(const nccl_membership& m, const request& r);
   /// Waits until all messages are with their receivers, which must have come to them.
   void finish_sending(const request& call);
+
+  /// Ends what is under way.
+  void abort() noexcept;
 
  private:
   /// One direction of messages, at either end.
@@ -37,7 +43,8 @@ class nccl_rank {
       std::shared_ptr<std::byte> data;
     };
     std::unique_ptr<device_communicator> line;
-    std::deque<parcel> waiting;  // for the line to be connected; or, of messages to itself, to be received
+    std::deque<parcel> waiting;  // to be fetched by their receiver; or, of messages to itself, to be received
+    num fetched = 0;             // how many of those that wait
     std::vector<std::shared_ptr<std::byte>> under_way;
   };
   using channel_key = std::pair<letter_address, num>;  // of the messages, and the rank at the other end
@@ -46,11 +53,15 @@ class nccl_rank {
   void collect_alone(const request& r);
   void send(const nccl_membership& m, const request& r);
   void receive(const nccl_membership& m, const request& r);
-  void carry_out(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
-                 const std::vector<num>& others);
-  void connect(device_communicator& line, const request& r, const std::vector<num>& others);
+  void start(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
+             const std::vector<num>& others);
+  void wait_until_ready(device_communicator& line, const request& r, const std::vector<num>& others);
+  /// The line of a call, null where it has none.
+  device_communicator* line_of(const nccl_membership& m, const request& r);
+  /// f(); when it throws, all communicators are aborted, and what NCCL or CUDA say is told with rank and call.
+  template <class F>
+  void or_abort(const nccl_membership& m, const request& r, F&& f);
   void go_on();
-  void abort();
 
   tcp_mail mail_;
   std::shared_ptr<device_library> library_;
