@@ -3,22 +3,12 @@
 // the other side after another. It multiplies the two to scores, each thread a few rows and columns of them, turns the
 // scores to weights, and adds weighted lines to sums that stay in registers. Lines are head_dim long, at most Width.
 //
-// Products are plain multiply-adds in the accumulator type, for 16-bit values too: a matrix instruction of a whole warp
-// has no counterpart on the host, where these kernels are tested thread by thread.
+// Products are plain multiply-adds in the accumulator type. bf16 has kernels of its own: attention_matrix.hpp.
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
 
 #include "runtime/device/cuda/attention_places.hpp"
 #include "runtime/device/cuda/real.hpp"
-
-// Loops over what a thread holds are unrolled, so that it is held in registers.
-#ifdef __CUDA_ARCH__
-#define SHARDPLAN_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
-#define SHARDPLAN_UNROLL _Pragma("GCC unroll 16")
-#else
-#define SHARDPLAN_UNROLL
-#endif
 
 namespace shardplan::runtime::cuda {
 
@@ -204,6 +194,4 @@ struct attention_tiles {
 };
 
 }  // namespace shardplan::runtime::cuda
-
-#undef SHARDPLAN_UNROLL
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
