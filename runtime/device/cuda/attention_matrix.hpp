@@ -135,19 +135,25 @@ struct matrix_tiles {
     };
     const num here[2] = {own + own_line(thread, 0), own + own_line(thread, 2)};
     const token_place mine[2] = {place(owner, here[0]), place(owner, here[1])};
-    SHARDPLAN_UNROLL
-    for (int j = 0; j < across; ++j) {
-      SHARDPLAN_UNROLL
+    word hidden = 0;  // a bit for each score, so that this loop need not be unrolled: it would take many registers
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+    for (int j = 0; j < across; ++j)
       for (int c = 0; c < 2; ++c) {
         const num there = other + other_line(thread, j, c);
         const token_place its = place(met, there);
-        SHARDPLAN_UNROLL
         for (int r = 0; r < 2; ++r) {
           const bool visible = here[r] < owner.tokens && there < met.tokens &&
                                (owned_by_keys ? sees(its, mine[r], window) : sees(mine[r], its, window));
-          if (!visible) f(j, 2 * r + c);
+          hidden |= (visible ? 0u : 1u) << (4 * j + 2 * r + c);
         }
       }
+    SHARDPLAN_UNROLL
+    for (int j = 0; j < across; ++j) {
+      SHARDPLAN_UNROLL
+      for (int i = 0; i < 4; ++i)
+        if ((hidden >> (4 * j + i) & 1u) != 0) f(j, i);
     }
   }
 };

@@ -37,7 +37,12 @@ struct attention_sizes {
 /// Which tile a block of threads owns: blocks stand as (rows, heads, tiles), heads being those of the owner's side.
 struct owned_tile {
   num row, head, tile;
+  /// A launch has less than 2^31 blocks, and a GPU divides 32 bits faster than 64.
   SHARDPLAN_HOST_DEVICE owned_tile(num block, num heads, num tiles)
+      : owned_tile(static_cast<int>(block), static_cast<int>(heads), static_cast<int>(tiles)) {}
+
+ private:
+  SHARDPLAN_HOST_DEVICE owned_tile(int block, int heads, int tiles)
       : row(block / tiles / heads), head(block / tiles % heads), tile(block % tiles) {}
 };
 

@@ -86,7 +86,20 @@ SHARDPLAN_HOST_DEVICE inline words_of_two words_of_lines(const word_lines& b, in
 /// A lane's sums of one instruction.
 using lane_sums = float[4];
 
-#ifdef __CUDA_ARCH__
+#ifndef __CUDA_ARCH__
+/// The two rows of a that a lane's sums are of.
+class rows_of_lane {
+ public:
+  rows_of_lane(const word_lines& a, int lane) {
+    for (int r = 0; r < 2; ++r)
+      for (int k = 0; k < warp_layout::depth; ++k) rows_[r][k] = a.value(warp_layout::c_row(lane, 2 * r), k);
+  }
+  const float* of_sum(int i) const { return rows_[i / 2]; }
+
+ private:
+  float rows_[2][warp_layout::depth];
+};
+#else
 /// c += a b, all lanes of a warp together.
 __device__ inline void multiply_words(lane_sums& c, const lane_words<4>& a, const lane_words<2>& b) {
   asm volatile(
@@ -107,10 +120,10 @@ SHARDPLAN_HOST_DEVICE void add_products_of_lines(lane_sums (&c)[Count], const wo
   SHARDPLAN_UNROLL
   for (int j = 0; j < Count; ++j) multiply_words(c[j], words, words_of_columns(b.from(w::columns * j, 0), lane));
 #else
+  const rows_of_lane rows(a, lane);
   for (int j = 0; j < Count; ++j)
     for (int i = 0; i < 4; ++i)
-      for (int k = 0; k < w::depth; ++k)
-        c[j][i] += a.value(w::c_row(lane, i), k) * b.value(w::columns * j + w::c_col(lane, i), k);
+      for (int k = 0; k < w::depth; ++k) c[j][i] += rows.of_sum(i)[k] * b.value(w::columns * j + w::c_col(lane, i), k);
 #endif
 }
 
@@ -129,11 +142,12 @@ SHARDPLAN_HOST_DEVICE void add_weighted_lines(lane_sums (&c)[Count][2], const wo
   }
 #else
   using w = warp_layout;
+  const rows_of_lane rows(a, lane);
   for (int g = 0; g < Count; ++g)
     for (int p = 0; p < 2; ++p)
       for (int i = 0; i < 4; ++i)
         for (int k = 0; k < w::depth; ++k)
-          c[g][p][i] += a.value(w::c_row(lane, i), k) * b.from(0, apart * g).value(k, 2 * w::c_col(lane, i) + p);
+          c[g][p][i] += rows.of_sum(i)[k] * b.value(k, 2 * (apart * g + w::c_col(lane, i)) + p);
 #endif
 }
 
