@@ -9,10 +9,10 @@
 #include <limits>       // infinity
 #include <stdexcept>    // invalid_argument
 #include <string>       // to_string
-#include <type_traits>  // integral_constant
+#include <type_traits>  // conditional_t, integral_constant
 
-#include "runtime/device/cuda/attention_backward.hpp"
-#include "runtime/device/cuda/attention_forward.hpp"
+#include "runtime/device/cuda/attention_backward_bf16.hpp"
+#include "runtime/device/cuda/attention_forward_bf16.hpp"
 #include "runtime/device/cuda/elementwise.hpp"
 
 namespace shardplan::runtime::cuda {
@@ -62,7 +62,8 @@ class online_attention {
   void attend(const T* keys, const T* values, const uploaded_places<L>& places, num kv_heads) {
     check_tensors(head_dim_, keys, values);
     with_width(head_dim_, [&](auto width) {
-      using kernel = attend_kernel<T, decltype(width)::value>;
+      constexpr int most = decltype(width)::value;
+      using kernel = std::conditional_t<std::is_same_v<T, bf16>, attend_bf16_kernel<most>, attend_kernel<T, most>>;
       visible_tiles<L> visible(on_, places_, places.view(), window_, kernel::side, false);
       on_.template launch<kernel>(
           places_.rows * heads_ * places_.tiles(kernel::side),
@@ -119,10 +120,12 @@ class attention_gradient {
   /// Adds to dkeys and dvalues (key_tokens, rows, kv_heads, head_dim), stored as G, what these queries owe these keys.
   template <class G>
   void attend(const T* keys, const T* values, const uploaded_places<L>& places, num kv_heads, G* dkeys, G* dvalues) {
-    check_tensors(head_dim_, keys, values);
+    check_tensors(head_dim_, keys, values, dkeys, dvalues);
     with_width(head_dim_, [&](auto width) {
-      using of_queries = query_gradient_kernel<T, decltype(width)::value>;
-      using of_keys = key_gradient_kernel<T, G, decltype(width)::value>;
+      constexpr int most = decltype(width)::value;
+      constexpr bool by_warps = std::is_same_v<T, bf16>;
+      using of_queries = std::conditional_t<by_warps, query_gradient_bf16_kernel<most>, query_gradient_kernel<T, most>>;
+      using of_keys = std::conditional_t<by_warps, key_gradient_bf16_kernel<G, most>, key_gradient_kernel<T, G, most>>;
       constexpr int side = of_keys::side;
       gradient_inputs<T> in{queries_,
                             dout_,

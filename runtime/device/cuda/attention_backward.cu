@@ -12,7 +12,7 @@ using namespace shardplan::runtime::cuda;
   SHARDPLAN_GPU_KERNEL(along_kernel<T>)
 OF_STORED(float);
 OF_STORED(double);
-OF_STORED(bf16);
+SHARDPLAN_GPU_KERNEL(along_kernel<bf16>);
 
 #define OF_GRADIENT(T, G)                               \
   SHARDPLAN_GPU_KERNEL(key_gradient_kernel<T, G, 64>);  \
@@ -20,5 +20,3 @@ OF_STORED(bf16);
   SHARDPLAN_GPU_KERNEL(key_gradient_kernel<T, G, 256>)
 OF_GRADIENT(float, float);
 OF_GRADIENT(double, double);
-OF_GRADIENT(bf16, bf16);
-OF_GRADIENT(bf16, float);

@@ -15,4 +15,4 @@ SHARDPLAN_GPU_KERNEL(list_kernel);
   SHARDPLAN_GPU_KERNEL(finish_kernel<T>)
 OF_STORED(float);
 OF_STORED(double);
-OF_STORED(bf16);
+SHARDPLAN_GPU_KERNEL(finish_kernel<bf16>);

@@ -3,22 +3,12 @@
 // the other side after another. It multiplies the two to scores, each thread a few rows and columns of them, turns the
 // scores to weights, and adds weighted lines to sums that stay in registers. Lines are head_dim long, at most Width.
 //
-// Products are plain multiply-adds in the accumulator type, for 16-bit values too: a matrix instruction of a whole warp
-// has no counterpart on the host, where these kernels are tested thread by thread.
+// Products are plain multiply-adds in the accumulator type. bf16 has kernels of its own: attention_matrix.hpp.
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP
 
 #include "runtime/device/cuda/attention_places.hpp"
 #include "runtime/device/cuda/real.hpp"
-
-// Loops over what a thread holds are unrolled, so that it is held in registers.
-#ifdef __CUDA_ARCH__
-#define SHARDPLAN_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
-#define SHARDPLAN_UNROLL _Pragma("GCC unroll 16")
-#else
-#define SHARDPLAN_UNROLL
-#endif
 
 namespace shardplan::runtime::cuda {
 
@@ -47,7 +37,12 @@ struct attention_sizes {
 /// Which tile a block of threads owns: blocks stand as (rows, heads, tiles), heads being those of the owner's side.
 struct owned_tile {
   num row, head, tile;
+  /// A launch has less than 2^31 blocks, and a GPU divides 32 bits faster than 64.
   SHARDPLAN_HOST_DEVICE owned_tile(num block, num heads, num tiles)
+      : owned_tile(static_cast<int>(block), static_cast<int>(heads), static_cast<int>(tiles)) {}
+
+ private:
+  SHARDPLAN_HOST_DEVICE owned_tile(int block, int heads, int tiles)
       : row(block / tiles / heads), head(block / tiles % heads), tile(block % tiles) {}
 };
 
@@ -204,6 +199,4 @@ struct attention_tiles {
 };
 
 }  // namespace shardplan::runtime::cuda
-
-#undef SHARDPLAN_UNROLL
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_ATTENTION_TILE_HPP

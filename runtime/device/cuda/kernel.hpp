@@ -35,6 +35,15 @@
 #define SHARDPLAN_HOST_DEVICE
 #endif
 
+// Loops over what a thread holds are unrolled, so that it is held in registers.
+#ifdef __CUDA_ARCH__
+#define SHARDPLAN_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define SHARDPLAN_UNROLL _Pragma("GCC unroll 16")
+#else
+#define SHARDPLAN_UNROLL
+#endif
+
 namespace shardplan::runtime::cuda {
 
 /// Where a thread stands: which block of how many, which thread of the block.

@@ -13,9 +13,19 @@
 
 namespace shardplan::runtime::cuda {
 
+/// How many blocks of a kernel should fit on a multiprocessor at once, which limits the registers of a thread.
+template <class Kernel>
+constexpr int blocks_at_once() {
+  if constexpr (requires { Kernel::blocks_at_once; })
+    return Kernel::blocks_at_once;
+  else
+    return 1;
+}
+
 /// Takes the steps of a kernel, all threads of a block together.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::threads) take_steps(const typename Kernel::arguments arguments) {
+__global__ void __launch_bounds__(Kernel::threads, blocks_at_once<Kernel>())
+    take_steps(const typename Kernel::arguments arguments) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<typename Kernel::shared*>(memory);
   typename Kernel::state state;
