@@ -43,4 +43,3 @@ OF_ACCUMULATED(double);
 SHARDPLAN_GPU_ELEMENTS(add_body<float, bf16>);
 SHARDPLAN_GPU_ELEMENTS(fill_body<shardplan::num>);
 SHARDPLAN_GPU_ELEMENTS(copy_body<shardplan::num>);
-SHARDPLAN_GPU_ELEMENTS(copy_body<shardplan::num>);
