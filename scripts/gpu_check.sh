@@ -75,10 +75,12 @@ build_all() {
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHARDPLAN_WITH_CUDA=ON -DSHARDPLAN_BUILD_EXAMPLES=OFF &&
     cmake --build "$build" --target shardplan_command cuda_kernels_device nccl_collectives
 }
+export -f build_all
+export build
 
 bin=$build/bin
 seed=$RANDOM
-check "build" 400 build_all
+check "build" 400 bash -c build_all # timeout runs programs alone
 [ $failed -eq 0 ] || finish
 
 # Fresh inputs each time; memory is poisoned with NaN before a kernel sees it.

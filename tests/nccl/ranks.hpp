@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/engine/nccl/nccl.hpp"
 #include "runtime/engine/nccl/place.hpp"
 #include "runtime/engine/nccl/socket.hpp"
 #include "runtime/error.hpp"
@@ -60,6 +61,24 @@ inline std::vector<std::string> at_once(const std::vector<std::function<void()>>
     });
   for (std::thread& t : threads) t.join();
   return thrown;
+}
+
+/// A rank's work, after which it tells the others how it went, as a process does.
+inline void do_and_tell(nccl_communicator& c, const std::function<void()>& work) {
+  const auto tell = [&](int exit_code) {
+    verdict v;
+    v.exit_code = exit_code;
+    c.tell(v, 100ms);
+    if (c.rank() == 0) c.wait_for_verdicts(exit_code == 0 ? 5s : 300ms);  // it hands on what the others say
+  };
+  try {
+    work();
+    c.require_all_received();
+  } catch (...) {
+    tell(3);
+    throw;
+  }
+  tell(0);
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

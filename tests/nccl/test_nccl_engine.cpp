@@ -21,7 +21,7 @@ static_assert(ProcessCommunicator<nccl_communicator>);
 using body = std::function<void(nccl_communicator&)>;
 using library_of = std::function<std::shared_ptr<device_library>(num rank)>;
 
-/// Runs the ranks, each of which tells the others when it fails, as a process does. What each threw.
+/// Runs the ranks. What each threw.
 std::vector<std::string> run_ranks(num world, std::chrono::milliseconds timeout, const library_of& library,
                                    const body& work) {
   const num port = free_port();
@@ -29,20 +29,7 @@ std::vector<std::string> run_ranks(num world, std::chrono::milliseconds timeout,
   for (num r = 0; r < world; ++r)
     bodies.push_back([=] {
       nccl_communicator c(place_of(r, world, port), timeout, library(r));
-      const auto tell = [&](int exit_code) {
-        verdict v;
-        v.exit_code = exit_code;
-        c.tell(v, 100ms);
-        if (c.rank() == 0) c.wait_for_verdicts(exit_code == 0 ? 5s : 300ms);  // it hands on what the others say
-      };
-      try {
-        work(c);
-        c.require_all_received();
-      } catch (...) {
-        tell(3);
-        throw;
-      }
-      tell(0);
+      do_and_tell(c, [&] { work(c); });
     });
   return at_once(bodies);
 }

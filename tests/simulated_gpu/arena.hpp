@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>  // max, min
 #include <cstddef>
 #include <cstdint>  // uintptr_t
 #include <cstring>  // memset
@@ -15,21 +16,29 @@ namespace simulated {
 
 class arena {
  public:
-  explicit arena(std::size_t size)
-      : size_(size), base_(mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-    if (base_ == MAP_FAILED) throw std::bad_alloc();
+  explicit arena(std::size_t size) : size_(size) {
+    const std::size_t reserved = (size / large_page + 2) * large_page;
+    void* const at = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc();
+    const std::size_t ahead = large_page - reinterpret_cast<std::uintptr_t>(at) % large_page;
+    base_ = static_cast<char*>(at) + ahead;
+    static_cast<void>(madvise(base_, reserved - ahead, MADV_HUGEPAGE));  // opens and closes in no time
     free_[0] = size;
   }
   arena(const arena&) = delete;
   arena& operator=(const arena&) = delete;
 
+  /// Within its life the memory is open. It stays so until that of another device is opened, or close_idle().
   class opened {
    public:
     explicit opened(arena& a) : arena_(a) {
-      if (arena_.depth_++ == 0) arena_.protect(PROT_READ | PROT_WRITE);
+      if (arena_.depth_++ > 0 || open_ == &arena_) return;
+      close_idle();
+      arena_.protect(PROT_READ | PROT_WRITE);
+      open_ = &arena_;
     }
     ~opened() {
-      if (--arena_.depth_ == 0) arena_.protect(PROT_NONE);
+      if (--arena_.depth_ == 0 && open_ != &arena_) arena_.protect(PROT_NONE);
     }
     opened(const opened&) = delete;
     opened& operator=(const opened&) = delete;
@@ -37,6 +46,10 @@ class arena {
    private:
     arena& arena_;
   };
+  static void close_idle() {
+    if (open_ != nullptr && open_->depth_ == 0) open_->protect(PROT_NONE);
+    open_ = nullptr;
+  }
 
   std::size_t size() const { return size_; }
   std::size_t unused() const { return size_ - taken_; }
@@ -50,7 +63,8 @@ class arena {
       const auto [offset, there] = *i;
       free_.erase(i);
       if (there > want) free_[offset + want] = there - want;
-      if (offset + want > reached_) reached_ = offset + want;
+      reached_ = std::max(reached_, offset + want);
+      if (reached_ > open_to_) close_idle();  // it is not open so far
       taken_ += want;
       void* const at = static_cast<char*>(base_) + offset;
       allocations_[offset] = {bytes, false};
@@ -77,10 +91,11 @@ class arena {
     else
       free_[offset] = bytes;
   }
-  /// Fills with NaN, which is -1 in whole numbers.
+  /// Fills with NaN, which is -1 in whole numbers. Of what is large, as workspaces are, only the first part, because
+  /// memory that is never touched costs nothing.
   void poison(void* at, std::size_t bytes) {
     const opened now(*this);
-    std::memset(at, 0xff, bytes);
+    std::memset(at, 0xff, std::min(bytes, std::size_t{1} << 20));
   }
 
   bool holds(const void* at) const {
@@ -112,13 +127,17 @@ class arena {
   std::size_t offset_of(const void* at) const {
     return static_cast<std::size_t>(static_cast<const char*>(at) - static_cast<const char*>(base_));
   }
-  void protect(int how) const {
-    if (reached_ > 0 && mprotect(base_, reached_, how) != 0) throw std::bad_alloc();
+  void protect(int how) {
+    if (how != PROT_NONE) open_to_ = (reached_ + large_page - 1) / large_page * large_page;
+    if (open_to_ > 0 && mprotect(base_, open_to_, how) != 0) throw std::bad_alloc();
   }
 
+  static constexpr std::size_t large_page = std::size_t{2} << 20;
+  inline static arena* open_ = nullptr;
+
   std::size_t size_;
-  void* base_;
-  std::size_t reached_ = 0, taken_ = 0;
+  void* base_ = nullptr;
+  std::size_t reached_ = 0, open_to_ = 0, taken_ = 0;
   int depth_ = 0;
   std::map<std::size_t, std::size_t> free_;        // bytes by offset
   std::map<std::size_t, allocation> allocations_;  // by offset

@@ -66,7 +66,21 @@ class machine {
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
 
-  using guard = std::unique_lock<std::mutex>;
+  /// While it is not held, the host may do anything, but not touch the memory of a device.
+  class guard {
+   public:
+    explicit guard(std::mutex& m) : lock_(m) {}
+    ~guard() {
+      if (lock_.owns_lock()) arena::close_idle();
+    }
+    guard(const guard&) = delete;
+    guard& operator=(const guard&) = delete;
+    void unlock() { arena::close_idle(), lock_.unlock(); }
+    void lock() { lock_.lock(); }
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+  };
   guard lock() { return guard(mutex_); }
 
   // All that follows: pre: locked. What waits lets go of the lock meanwhile.
