@@ -8,8 +8,10 @@
 #define SHARDPLAN_RUNTIME_SHARDED_ATTENTION_HPP
 
 #include <algorithm>
+#include <array>
 #include <shardplan/run_shape.hpp>
 #include <span>
+#include <utility>  // exchange
 #include <vector>
 
 #include "runtime/sharded/sequence_places.hpp"
@@ -78,10 +80,11 @@ class planned_attention {
       const auto k = gathered(view, g.ring, held_.k), v = gathered(view, g.ring, held_.v);
       attention.attend(k, v, places.of_ranks(view.on, 0, view.plan.cp), g.my_kv_heads);
     } else {
-      auto k = copied<T>(view.on, held_.k), v = copied<T>(view.on, held_.v);
+      travelling_pair<C> keys(view, g.ring, held_.k, held_.v);
       for (num hop = 0; hop < g.R; ++hop) {
-        attention.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads);
-        if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);  // R - 1 hops: no block comes home
+        if (hop + 1 < g.R) keys.begin_hop();  // R - 1 hops: no block comes home
+        attention.attend(keys.first(), keys.second(), g.places_of(g.from(hop)), g.my_kv_heads);
+        keys.finish_hop();
       }
     }
     out_ = allocate<T>(view.on, held_.q.size());
@@ -108,11 +111,16 @@ class planned_attention {
       view.comm.reduce_scatter(g.ring, read_only(all_dk), std::span<T>(dk));
       view.comm.reduce_scatter(g.ring, read_only(all_dv), std::span<T>(dv));
     } else {
-      auto k = copied<T>(view.on, held_.k), v = copied<T>(view.on, held_.v);
+      travelling_pair<C> keys(view, g.ring, held_.k, held_.v);
       for (num hop = 0; hop < g.R; ++hop) {
-        gradient.attend(k, v, g.places_of(g.from(hop)), g.my_kv_heads, dk, dv);
-        if (hop + 1 < g.R) pass_on(view.comm, g.ring, k, v);
-        if (g.R > 1) pass_on(view.comm, g.ring, dk, dv);  // R hops: gradients come home
+        if (hop + 1 < g.R) keys.begin_hop();
+        gradient.attend(keys.first(), keys.second(), g.places_of(g.from(hop)), g.my_kv_heads, dk, dv);
+        keys.finish_hop();
+        if (g.R == 1) continue;
+        travelling_pair<C> gradients(view, g.ring, dk, dv);  // R hops: gradients come home
+        gradients.begin_hop();
+        gradients.finish_hop();
+        gradients.take(dk, dv);
       }
     }
     attention_inputs<T, D> d{gradient.finish(), std::move(dk), std::move(dv)};
@@ -158,15 +166,49 @@ class planned_attention {
     return all;
   }
 
-  /// Gives a and b to the next of the ring and takes those of the one before.
-  template <Communicator C, class Group>
-  static void pass_on(C& comm, const Group& ring, buffer_on<D, T>& a, buffer_on<D, T>& b) {
-    const num R = ring.size(), next = (ring.index() + 1) % R, previous = (ring.index() - 1 + R) % R;
-    comm.send(ring, read_only(a), next);
-    comm.send(ring, read_only(b), next);
-    comm.receive(ring, std::span<T>(a), previous);
-    comm.receive(ring, std::span<T>(b), previous);
-  }
+  /// Two tensors that go round the ring: on a hop each rank gives what it has to the next, and takes what the one
+  /// before had. Between begin_hop() and finish_hop() it can still be read, while both are on their way.
+  template <Communicator C>
+  class travelling_pair {
+   public:
+    /// What the rank has at first must outlive the first hop.
+    travelling_pair(const rank_view<C, D>& view, const typename C::group_type& ring, std::span<const T> first,
+                    std::span<const T> second)
+        : view_(view), ring_(ring), here_{first, second} {}
+    std::span<const T> first() const { return here_[0]; }
+    std::span<const T> second() const { return here_[1]; }
+
+    void begin_hop() {
+      hopping_ = true;
+      const num R = ring_.size(), next = (ring_.index() + 1) % R, previous = (ring_.index() - 1 + R) % R;
+      for (std::span<const T> x : here_) view_.comm.send(ring_, x, next);
+      for (std::size_t i = 0; i < 2; ++i) {
+        next_[i] = allocate<T>(view_.on, here_[i].size());
+        under_way_[i] = view_.comm.begin_receive(ring_, std::span<T>(next_[i]), previous);
+      }
+    }
+    /// Nothing where no hop was begun.
+    void finish_hop() {
+      if (!std::exchange(hopping_, false)) return;
+      for (std::size_t i = 0; i < 2; ++i) {
+        under_way_[i].finish();
+        mine_[i] = std::move(next_[i]);
+        here_[i] = mine_[i];
+      }
+    }
+    /// What came with the last hop.
+    void take(buffer_on<D, T>& first, buffer_on<D, T>& second) {
+      first = std::move(mine_[0]), second = std::move(mine_[1]);
+    }
+
+   private:
+    const rank_view<C, D>& view_;
+    const typename C::group_type& ring_;
+    bool hopping_ = false;
+    std::array<std::span<const T>, 2> here_;
+    std::array<buffer_on<D, T>, 2> mine_, next_;    // what came, and what comes
+    std::array<typename C::pending, 2> under_way_;  // given up before their buffers go
+  };
 
   std::size_t q_size_ = 0, k_size_ = 0;  // of the inputs, before any trade
   attention_inputs<T, D> held_;          // as this rank attends: after trading tokens for heads

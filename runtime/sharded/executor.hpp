@@ -85,8 +85,7 @@ class executor {
       const stage_inputs in = inputs_of(batch[static_cast<std::size_t>(step.micro_batch)]);
       flow x = enter(step, in.batch);
       balance_statistics<T, D> balance = no_balance();
-      for_each_layer(step.stage, [&](num number) {
-        const parameters_in_use<T, D> w = use_layer(number, phase::forward);
+      for_each_layer(step.stage, phase::forward, [&](num number, const parameters_in_use<T, D>& w) {
         layer().forward(in_layer(number), x.tokens, in.angles, in.batch.places, in.batch.routed(view_.model(), number),
                         {number, w}, balancing() ? &balance : nullptr);
       });
@@ -114,8 +113,7 @@ class executor {
         const batch_here& tokens = run.in.batch;
         flow x = enter(step, tokens);
         balance_statistics<T, D> balance = no_balance();
-        for_each_layer(step.stage, [&](num number) {
-          const parameters_in_use<T, D> w = use_layer(number, phase::forward);
+        for_each_layer(step.stage, phase::forward, [&](num number, const parameters_in_use<T, D>& w) {
           run.layers.emplace_back().forward(in_layer(number), x.tokens, run.in.angles, tokens.places,
                                             tokens.routed(view_.model(), number), {number, w},
                                             balancing() ? &balance : nullptr);
@@ -209,15 +207,21 @@ class executor {
   }
 
   bool is_last(num stage) const { return stage == num_stages(view_.plan) - 1; }
+  /// f(layer, its parameters), first layer first; in a backward last layer first. While f computes, the parameters of
+  /// the layer after are on their way, where they are sharded.
   template <class F>
-  void for_each_layer(num stage, F&& f) const {
+  void for_each_layer(num stage, phase why, F&& f) const {
     const layer_range layers = stage_layers(view_.model(), view_.plan, stage);
-    for (num number = layers.begin; number < layers.end; ++number) f(number);
-  }
-  parameters_in_use<T, D> use_layer(num number, phase why) const {
-    parameters_in_use<T, D> w = parameters_.layer(number);
-    view_.comm.label(why, number);
-    return w;
+    const num count = layers.end - layers.begin;
+    const auto nth = [&](num i) { return why == phase::backward ? layers.end - 1 - i : layers.begin + i; };
+    if (count == 0) return;
+    auto next = parameters_.begin_layer(nth(0));
+    for (num i = 0; i < count; ++i) {
+      const parameters_in_use<T, D> w = next.arrive();
+      next = i + 1 < count ? parameters_.begin_layer(nth(i + 1)) : decltype(next)();
+      view_.comm.label(why, nth(i));
+      f(nth(i), w);
+    }
   }
   parameters_in_use<T, D> use_beside_layers(std::initializer_list<parameter_kind> kinds, phase why) const {
     parameters_in_use<T, D> w = parameters_.beside_layers(kinds);
@@ -263,13 +267,11 @@ class executor {
     }();
     // Without any target there is no loss, and the routers have no share in it.
     const A balance_scale = num_items_ > 0 ? static_cast<A>(view_.config.router_aux_loss_coef) * share : A{0};
-    const layer_range layers = stage_layers(view_.model(), view_.plan, step.stage);
-    for (num number = layers.end; number-- > layers.begin;) {
-      const parameters_in_use<T, D> w = use_layer(number, phase::backward);
+    for_each_layer(step.stage, phase::backward, [&](num number, const parameters_in_use<T, D>& w) {
       run.layers.back().backward(in_layer(number), d.tokens, run.in.angles, tokens.places, {number, w, &sums},
                                  balancing() ? &d.balance : nullptr, balance_scale);
       run.layers.pop_back();
-    }
+    });
     if (step.stage > 0) {
       send_to(step, step.stage - 1, std::move(d), phase::backward);
     } else if (tokens.ids) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parameters a rank keeps, and the parts it computes with. What is sharded is gathered at use and freed after.
+// The parameters a rank keeps, and the parts it computes with. What is sharded is gathered for its use, a layer ahead,
+// and freed after it.
 #ifndef SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
 #define SHARDPLAN_RUNTIME_SHARDED_PARAMETER_STORE_HPP
 
@@ -34,6 +35,23 @@ class parameters_in_use {
   std::map<parameter_kind, parameter_part<T>> parts_;
 };
 
+/// Parameters of which some are on their way from other ranks.
+template <class T, Communicator C, Device D>
+class parameters_to_come {
+ public:
+  /// Waits for all, once.
+  parameters_in_use<T, D> arrive() {
+    for (typename C::pending& gathering : under_way_) gathering.finish();
+    return std::move(all_);
+  }
+
+ private:
+  template <class, Communicator, Device>
+  friend class parameter_store;
+  parameters_in_use<T, D> all_;
+  std::vector<typename C::pending> under_way_;  // given up before what they write to goes
+};
+
 /// Parts of parameters as a checkpoint has them. It must outlive what is returned.
 template <class T, Device D>
 auto parts_of(const checkpoint& weights, const D& on) {
@@ -58,17 +76,17 @@ class parameter_store {
     });
   }
 
-  /// The parameters of `layer` that this rank computes with, gathered where they are sharded.
-  parameters_in_use<T, D> layer(num layer) const {
-    parameters_in_use<T, D> in_use;
-    for_each_layer_parameter(view_.model(), layer, [&](const parameter& p) { use(p, in_use); });
-    return in_use;
+  /// Begins to gather, where they are sharded, the parameters of `layer` that this rank computes with.
+  parameters_to_come<T, C, D> begin_layer(num layer) const {
+    parameters_to_come<T, C, D> out;
+    for_each_layer_parameter(view_.model(), layer, [&](const parameter& p) { begin(p, out); });
+    return out;
   }
   /// Parameters beside the layers.
   parameters_in_use<T, D> beside_layers(std::initializer_list<parameter_kind> kinds) const {
-    parameters_in_use<T, D> in_use;
-    for (parameter_kind kind : kinds) use(make_parameter(view_.model(), kind), in_use);
-    return in_use;
+    parameters_to_come<T, C, D> out;
+    for (parameter_kind kind : kinds) begin(make_parameter(view_.model(), kind), out);
+    return out.arrive();
   }
 
   /// Calls `f(parameter, values)` with this rank's shard of each parameter it keeps; `f` may change it, if what ranks
@@ -110,7 +128,7 @@ class parameter_store {
                                       static_cast<std::size_t>(sizes[static_cast<std::size_t>(group.index())]));
   }
 
-  void use(const parameter& p, parameters_in_use<T, D>& in_use) const {
+  void begin(const parameter& p, parameters_to_come<T, C, D>& to_come) const {
     const buffer_on<D, T>& kept = kept_.at(key{p.layer, p.kind});
     const region part = part_of(p);
     std::span<const T> values = kept;
@@ -118,14 +136,15 @@ class parameter_store {
       const auto group = view_.group(shard_axis(class_of(p.kind)));
       if (group.size() > 1) {
         const std::vector<num> counts = shard_sizes(part, group.size());
-        buffer_on<D, T>& all = in_use.gathered_[p.kind];
+        buffer_on<D, T>& all = to_come.all_.gathered_[p.kind];
         all = allocate<T>(view_.on, static_cast<std::size_t>(part.size()));
         view_.comm.label(phase::parameters, p.layer);
-        view_.comm.all_gather(group, read_only(kept), std::span<T>(all), std::span<const num>(counts));
+        to_come.under_way_.push_back(
+            view_.comm.begin_all_gather(group, read_only(kept), std::span<T>(all), std::span<const num>(counts)));
         values = read_only(all);
       }
     }
-    parameter_part<T>& out = in_use.parts_[p.kind];
+    parameter_part<T>& out = to_come.all_.parts_[p.kind];
     out.values = values;
     for (const dim_part& d : part.dims) out.shape.push_back(d.size());
   }

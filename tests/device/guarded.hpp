@@ -11,7 +11,8 @@
 #include <cstring>  // memset
 #include <functional>
 #include <map>
-#include <new>  // bad_alloc
+#include <memory>  // make_shared
+#include <new>     // bad_alloc
 #include <stdexcept>
 #include <utility>  // exchange
 #include <vector>
@@ -253,16 +254,20 @@ class communicator {
   }
   template <Element T>
   pending begin_all_gather(const group_type& g, input<T> mine, std::span<T> all, counts parts) {
-    return pending([=, this, kept = std::vector<num>(parts.begin(), parts.end())] {
-      all_gather(g, mine, all, std::span<const num>(kept));
-    });
+    return later<T>(mine, all, to_.begin_all_gather(g, mine, all, parts));
   }
   template <Element T>
   pending begin_receive(const group_type& g, std::span<T> message, num from) {
-    return pending([=, this] { receive(g, message, from); });
+    return later<T>({}, message, to_.begin_receive(g, message, from));
   }
 
  private:
+  template <class T>
+  pending later(std::span<const T> in, std::span<T> out, thread_communicator::pending begun) {
+    return pending([=, this, call = std::make_shared<thread_communicator::pending>(std::move(begun))] {
+      pass<T>(in, out, [&] { call->finish(); });
+    });
+  }
   template <class T, class F>
   void pass(std::span<const T> in, std::span<T> out, F&& f) {
     require_place(arena_, in, is_real<T>, "what is sent");
