@@ -115,8 +115,12 @@ runtime::model_config read_model(const std::string& name);
 inline std::string not_empty(const std::string& text) { return text.empty() ? "must not be empty" : ""; }
 /// engine_error when the engine that is named is not built in.
 void require_engine(const common_options& o);
-/// f64 unless another is named; input_error for what a CPU does not compute in.
-dtype cpu_dtype(const common_options& o);
+/// What plans are carried out in: f64 unless another is named; input_error for what the engine's ranks do not compute
+/// in.
+dtype plan_dtype(const common_options& o);
+[[noreturn]] void refuse_bf16();
+/// input_error naming the option, which keeps parameters, where they are rounded to bf16.
+void require_trained_in(dtype d, std::string_view option);
 
 // ---- illegal plans
 

@@ -21,6 +21,9 @@ extern template gathered_result<float> run_sharded<float, planned_methods>(nccl_
 extern template gathered_result<double> run_sharded<double, planned_methods>(nccl_communicator&, const checkpoint&,
                                                                              const plan_spec&, num, const row_loader&,
                                                                              const run_options&, const gpu&);
+extern template gathered_result<float> run_sharded<bf16, planned_methods>(nccl_communicator&, const checkpoint&,
+                                                                          const plan_spec&, num, const row_loader&,
+                                                                          const run_options&, const gpu&);
 
 }  // namespace shardplan::runtime
 #endif  // SHARDPLAN_RUNTIME_CLI_NCCL_INSTANCES_HPP

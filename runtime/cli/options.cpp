@@ -173,10 +173,18 @@ void require_engine(const common_options& o) {
     throw engine_error(fmt::format("the engine {} is not built into this command; use --engine threads", name_of(e)));
 }
 
-dtype cpu_dtype(const common_options& o) {
+dtype plan_dtype(const common_options& o) {
   const dtype d = o.dtype.value_or(dtype::f64);
-  if (d == dtype::bf16) throw input_error("--dtype: bf16 is for GPU engines; on the CPU use f64 or f32");
+  if (d == dtype::bf16 && o.engine != engine_kind::nccl) refuse_bf16();
   return d;
 }
+
+void require_trained_in(dtype d, std::string_view option) {
+  if (d == dtype::bf16)
+    throw input_error(
+        fmt::format("{}: parameters in bf16 have no digits for what a step changes; use --dtype f32 or f64", option));
+}
+
+void refuse_bf16() { throw input_error("--dtype: bf16 needs --engine nccl; on the CPU use f64 or f32"); }
 
 }  // namespace shardplan::cli

@@ -33,6 +33,7 @@ class threads_engine final : public plan_engine {
   void run(runtime::plan_task task, runtime::plan_run<double>& out) override {
     out = runtime::run_on_threads<double>(std::move(task));
   }
+  void run(runtime::plan_task, runtime::plan_run<runtime::bf16>&) override { refuse_bf16(); }
   [[noreturn]] void end(const outcome& mine) override {
     const int exit_code = print_(mine);
     // A failed engine may have left threads behind that still use what an orderly end would destroy.

@@ -42,6 +42,8 @@ class plan_engine {
   /// Throws as require_legal; engine_error when the engine fails.
   virtual void run(runtime::plan_task task, runtime::plan_run<float>& out) = 0;
   virtual void run(runtime::plan_task task, runtime::plan_run<double>& out) = 0;
+  /// input_error where ranks do not compute on GPUs.
+  virtual void run(runtime::plan_task task, runtime::plan_run<runtime::bf16>& out) = 0;
   /// Prints the worst answer of all processes, once, and ends each with its exit status.
   [[noreturn]] virtual void end(const outcome& mine) = 0;
 
@@ -49,7 +51,7 @@ class plan_engine {
   plan_engine() = default;
 };
 
-/// Runs the plan on any engine. T is float or double.
+/// Runs the plan on any engine. T is float, double or bf16.
 template <class T>
 runtime::plan_run<T> run_on_engine(plan_engine& engine, const runtime::checkpoint& weights, const plan_spec& plan,
                                    const runtime::batch_rows& rows, runtime::plan_run_options options) {

@@ -41,6 +41,12 @@ class process_engine final : public plan_engine {
   }
   void run(runtime::plan_task task, runtime::plan_run<float>& out) override { run_typed(task, out); }
   void run(runtime::plan_task task, runtime::plan_run<double>& out) override { run_typed(task, out); }
+  void run([[maybe_unused]] runtime::plan_task task, [[maybe_unused]] runtime::plan_run<runtime::bf16>& out) override {
+    if constexpr (std::is_same_v<D, runtime::cpu_device>)
+      refuse_bf16();
+    else
+      run_typed(task, out);
+  }
 
   [[noreturn]] void end(const outcome& mine) override {
     const auto say = [&](const auto& all, bool alone) { return print_(worst_of(all, world_.rank(), alone)); };

@@ -148,14 +148,18 @@ outcome execute(const options& o, const common_options& common, plan_engine& eng
   plan_run<T> run =
       run_on_engine<T>(engine, weights, plan, rows, {o.batch.batch.micro_batches, common.timeout, {}, std::move(how)});
   outcome out;
-  engine.on_first([&] { out = write_results<T>(o, common, engine, weights, plan, run.result); });
+  engine.on_first([&] { out = write_results(o, common, engine, weights, plan, run.result); });
   return out;
 }
 
 outcome run(const options& o, const common_options& common, plan_engine& engine) {
   const num world = world_of(engine, o.plan.world);
   const plan_spec plan = read_plan({o.plan.plan, world});
-  const dtype type = cpu_dtype(common);
+  const dtype type = plan_dtype(common);
+  for (const auto& [name, asked] :
+       {std::pair("--steps", o.training.steps > 0), std::pair("--save", !o.save.empty()),
+        std::pair("--save-checkpoint", !o.save_checkpoint.empty()), std::pair("--resume", !o.resume.empty())})
+    if (asked) require_trained_in(type, name);
   require_engine(common);
   const checkpoint weights = checkpoint::open(o.checkpoint);
   const batch_rows rows = read_inputs(o.inputs, weights.config().spec);
@@ -172,8 +176,15 @@ outcome run(const options& o, const common_options& common, plan_engine& engine)
     require_writable(o);
   });
   if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before ranks start
-  return type == dtype::f32 ? execute<float>(o, common, engine, weights, plan, rows)
-                            : execute<double>(o, common, engine, weights, plan, rows);
+  switch (type) {
+    case dtype::bf16:
+      return execute<bf16>(o, common, engine, weights, plan, rows);
+    case dtype::f32:
+      return execute<float>(o, common, engine, weights, plan, rows);
+    case dtype::f64:
+      break;
+  }
+  return execute<double>(o, common, engine, weights, plan, rows);
 }
 
 }  // namespace

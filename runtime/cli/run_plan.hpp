@@ -10,6 +10,7 @@
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/engine/recorder.hpp"
+#include "runtime/real.hpp"
 #include "runtime/sharded/results.hpp"
 
 namespace shardplan::runtime {
@@ -29,9 +30,10 @@ struct plan_task {
   plan_run_options options;
 };
 
+/// T is what activations and parameters are stored in.
 template <class T>
 struct plan_run {
-  gathered_result<T> result;
+  gathered_result<accumulated<T>> result;
   std::vector<recorder> ledgers;  ///< by rank
 };
 

@@ -11,7 +11,7 @@ namespace shardplan::runtime {
 /// `on`: what this rank computes on.
 /// pre: require_legal(task)
 template <class T, Communicator C, Device D = cpu_device>
-gathered_result<T> run_rank(C& comm, const plan_task& task, const D& on = {}) {
+gathered_result<accumulated<T>> run_rank(C& comm, const plan_task& task, const D& on = {}) {
   const num each = task.rows.rows / num_data_shards(task.plan);
   const num micro_batches = task.options.micro_batches == 0 ? task.plan.pp : task.options.micro_batches;
   const auto load = [&](num rank) { return select_rows(task.rows, data_index(task.plan, rank) * each, each); };

@@ -203,7 +203,8 @@ outcome execute(const options& o, const common_options& common, plan_engine& eng
 }
 
 outcome sweep(const options& o, const common_options& common, plan_engine& engine) {
-  const dtype type = cpu_dtype(common);
+  const dtype type = plan_dtype(common);
+  if (type == dtype::bf16) throw input_error("--dtype: sweep compares in f64 or f32");
   require_engine(common);
   world_of(engine, o.world);  // every plan of it has as many ranks
   const checkpoint weights = checkpoint::open(o.checkpoint);

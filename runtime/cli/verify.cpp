@@ -95,25 +95,26 @@ std::pair<num, num> unsteady(const baseline_result<T>& expected) {
 }
 
 /// Compares what the plan's ranks computed and sent; whether all was equal.
-template <class T>
-bool verify_plan(const task& t, const baseline_result<T>& expected, const replayed_choices& replay,
-                 const plan_run<T>& run, bool gradients, outcome& out) {
+template <class Stored>
+bool verify_plan(const task& t, const baseline_result<accumulated<Stored>>& expected, const replayed_choices& replay,
+                 const plan_run<Stored>& run, bool gradients, outcome& out) {
+  using T = accumulated<Stored>;
   const plan_spec& plan = t.q.plan;
   const training_options& training = t.o.training;
-  comparison c = compare(run.result, expected, real_tokens(t.rows), t.o.tolerance);
+  comparison c = compare<T, Stored>(run.result, expected, real_tokens(t.rows), t.o.tolerance);
   set_shapes(c, t.weights.config().spec);
 
   out.document["tensors"] = to_json(c);
   if (!c.note.empty()) out.document["note"] = c.note;
-  if (replay_margin < T >> 0) {
-    out.document["replayed"] = {{"margin", replay_margin<T>}, {"choices", replay.tokens}, {"of", replay.total}};
+  if (constexpr double margin = replay_margin<Stored>; margin > 0) {
+    out.document["replayed"] = {{"margin", margin}, {"choices", replay.tokens}, {"of", replay.total}};
     out.text += fmt::format("replayed  {} of {} choices of experts, of which the margin is below {:.0e}\n",
-                            replay.tokens, replay.total, replay_margin<T>);
+                            replay.tokens, replay.total, margin);
   }
   out.text += "\n" + to_table(c);
   bool equal = c.equal;
   if (t.o.ledger) {
-    const ledger_question sent{t.micro(), sizeof(T), gradients, training.steps};
+    const ledger_question sent{t.micro(), sizeof(Stored), gradients, training.steps};
     const ledger_comparison l = compare_ledgers(t.weights, plan, t.rows, sent, expected, run.ledgers);
     out.document["ledger"] = to_json(l);
     out.text += "\n" + to_text(l);
@@ -150,8 +151,9 @@ bool verify_foreign(const task& t, const baseline_result<T>& expected, outcome& 
   return c.equal;
 }
 
-template <class T>
+template <class Stored>
 outcome execute(const task& t) {
+  using T = accumulated<Stored>;
   const training_options& training = t.o.training;
   baseline_options how;
   how.gradients = training.gradients || (t.foreign && t.foreign->gradients);
@@ -162,14 +164,14 @@ outcome execute(const task& t) {
   baseline_result<T> expected;
   replayed_choices replay;
   t.engine.on_first([&] {
-    expected = baseline<T>(t.weights).compute(t.rows, std::move(groups), how);
-    if (t.o.has_plan()) replay = choices_to_replay(expected, replay_margin<T>);
+    expected = baseline<T>(t.weights, std::is_same_v<Stored, bf16>).compute(t.rows, std::move(groups), how);
+    if (t.o.has_plan()) replay = choices_to_replay(expected, replay_margin<Stored>);
   });
-  plan_run<T> run;
+  plan_run<Stored> run;
   if (t.o.has_plan()) {
     run_options what{how.gradients, training.steps, training.optimizer, {}, {}, false, {}};
-    run = run_on_engine<T>(t.engine, t.weights, t.q.plan, t.rows,
-                           {t.q.batch.micro_batches, t.common.timeout, replay.choices, std::move(what)});
+    run = run_on_engine<Stored>(t.engine, t.weights, t.q.plan, t.rows,
+                                {t.q.batch.micro_batches, t.common.timeout, replay.choices, std::move(what)});
   }
 
   outcome out;
@@ -183,7 +185,7 @@ outcome execute(const task& t) {
                       left_out, all, steady_share);
     }
     bool equal = true;
-    if (t.o.has_plan()) equal = verify_plan(t, expected, replay, run, how.gradients, out) && equal;
+    if (t.o.has_plan()) equal = verify_plan<Stored>(t, expected, replay, run, how.gradients, out) && equal;
     if (t.foreign) equal = verify_foreign(t, expected, out) && equal;
     out.document["equal"] = equal;
     out.exit_code = equal ? 0 : plan_error::exit_code;
@@ -204,7 +206,9 @@ outcome verify(const options& o, const common_options& common, plan_engine& engi
   question q;
   q.world = o.has_plan() ? world_of(engine, o.plan.world) : o.plan.world;
   if (o.has_plan()) q.plan = read_plan({o.plan.plan, q.world});
-  const dtype type = cpu_dtype(common);
+  const dtype type = plan_dtype(common);
+  if (o.training.steps > 0) require_trained_in(type, "--steps");
+  if (type == dtype::bf16 && !o.against.empty()) throw input_error("--against: files are compared in f64 or f32");
   require_engine(common);
   const checkpoint weights = checkpoint::open(o.checkpoint);
   q.model = weights.config().spec;
@@ -229,7 +233,15 @@ outcome verify(const options& o, const common_options& common, plan_engine& engi
   agree_on_contents(engine, o.checkpoint, rows);
   task t{o, common, engine, weights, q, std::move(rows), {}};
   if (!o.against.empty()) t.foreign = foreign_results::read(o.against, weights.config(), t.rows);
-  return type == dtype::f32 ? execute<float>(t) : execute<double>(t);
+  switch (type) {
+    case dtype::bf16:
+      return execute<bf16>(t);
+    case dtype::f32:
+      return execute<float>(t);
+    case dtype::f64:
+      break;
+  }
+  return execute<double>(t);
 }
 
 }  // namespace

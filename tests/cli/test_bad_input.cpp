@@ -91,7 +91,8 @@ TEST_CASE("engines and types that are not there") {
   check_failure(verify + " --plan tp=2 --engine mpi", 3, {"mpi", "threads"});
 #endif
   check_failure(verify + " --plan tp=2 --engine smoke", 2, {"--engine", "smoke"});
-  check_failure(verify + " --plan tp=2 --dtype bf16", 2, {"--dtype", "bf16", "f32"});
+  for (const char* engine : {"", " --engine threads", " --engine mpi"})
+    check_failure(verify + " --plan tp=2 --dtype bf16" + engine, 2, {"--dtype", "bf16", "--engine nccl", "f32"});
   check_failure(verify + " --plan tp=2 --dtype f8", 2, {"--dtype", "f8"});
   check_failure(verify + " --plan fsdp=2048", 3, {"2048"});
 }

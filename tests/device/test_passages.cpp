@@ -21,6 +21,7 @@ TEST_CASE("inside a layer no more passes between host and device than docs/gpu.m
     guarded::passages in_layer;  // forward and backward
     num blocks;                  // whose places a rank needs
   } const expected[] = {
+      {"tp=1", {0, 1}, 1},
       {"cp=4/ring/zigzag", {0, 1}, 4},
       {"cp=4/ulysses2xring2,tp=2/sp,ep=2", {1, 1}, 2},
       {"cp=2/all_gather,ep=2,etp=2,tp=2", {1, 1}, 2},

@@ -16,7 +16,7 @@
 #include "checkpoint_helpers.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
 #include "runtime/checkpoint/safetensors_writer.hpp"
-#include "runtime/half.hpp"
+#include "runtime/real.hpp"
 
 using namespace shardplan;
 using namespace shardplan::runtime;
@@ -219,6 +219,32 @@ TEST_CASE("a tensor that is not aligned is read") {
   std::vector<float> last(1);
   read_part(file.at("d"), part_of<dim_part>({{1, 2}}), std::span(last));
   CHECK(last[0] == -3e5f);
+}
+
+TEST_CASE("bf16 is read from every floating type, rounded once, ties to even") {
+  const temporary_directory directory;
+  // Above 1 the next bf16 is 1 + 2^-7: halfway goes to 1, and what a float no longer tells from halfway goes up.
+  const std::vector<double> values = {1.0 + 0x1p-8, 1.0 + 0x1p-8 + 0x1p-40, -3.0, 1e-41, 0x1.ffp127};
+  const std::vector<std::uint16_t> bits[] = {{0x3f80, 0x3f81, 0xc040, 0x0000, 0x7f80},   // from f64
+                                             {0x3f80, 0x3f80, 0xc040, 0x0000, 0x7f80}};  // from f32
+  const std::vector<double> stored = {1.5, -0.25};
+  safetensors_writer writer;
+  writer.add("f64", tensor_dtype::f64, {5}, values);
+  writer.add("f32", tensor_dtype::f32, {5}, values);
+  writer.add("f16", tensor_dtype::f16, {2}, stored);
+  writer.add("bf16", tensor_dtype::bf16, {2}, stored);
+  writer.write(directory.path / "f");
+  const safetensors_file file = safetensors_file::open(directory.path / "f");
+  const auto read = [&](std::string_view name, num size) {
+    std::vector<bf16> out(static_cast<std::size_t>(size));
+    read_part(file.at(name), part_of<dim_part>({{0, size}}), std::span(out));
+    std::vector<std::uint16_t> of;
+    for (bf16 x : out) of.push_back(x.bits);
+    return of;
+  };
+  CHECK(read("f64", 5) == bits[0]);
+  CHECK(read("f32", 5) == bits[1]);
+  for (const char* name : {"f16", "bf16"}) CHECK(read(name, 2) == std::vector<std::uint16_t>{0x3fc0, 0xbe80});
 }
 
 TEST_CASE("every byte of a BOOL but 0 is true") {
