@@ -102,14 +102,14 @@ class arena {
     const auto a = reinterpret_cast<std::uintptr_t>(at), b = reinterpret_cast<std::uintptr_t>(base_);
     return a >= b && a < b + size_;
   }
-  /// Whether all of it lies in one allocation, which a call may use.
-  bool is_usable(const void* at, std::size_t bytes) const {
+  /// Whether all of it lies in one allocation, which a call may use; or, if `retired`, what was called before it was.
+  bool is_usable(const void* at, std::size_t bytes, bool retired = false) const {
     if (!holds(at)) return false;
     const std::size_t offset = offset_of(at);
     auto next = allocations_.upper_bound(offset);
     if (next == allocations_.begin()) return false;
     const auto& [begin, a] = *std::prev(next);
-    return !a.retired && offset - begin <= a.bytes && bytes <= a.bytes - (offset - begin);
+    return (retired || !a.retired) && offset - begin <= a.bytes && bytes <= a.bytes - (offset - begin);
   }
   /// Whether an allocation that a call may use begins there.
   bool is_allocation(const void* at) const {

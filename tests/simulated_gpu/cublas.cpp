@@ -93,9 +93,10 @@ struct gemm {
     return "product " + std::to_string(type_of_c) + " of " + std::to_string(a.type) + (transpose_a ? " T" : " N") +
            (transpose_b ? "T" : "N");
   }
-  bool lies_on(const machine& device, int number) const {
+  /// `called`: whether it is on the stream already, after which its operands may be freed there.
+  bool lies_on(arena& memory, bool called) const {
     const auto lies = [&](const void* at, std::size_t bytes) {
-      return bytes == 0 || (device.place_of(at, bytes) != place::nowhere && device.device_of(at) == number);
+      return bytes == 0 || memory.is_usable(at, bytes, called);
     };
     return lies(a.data, bytes_of_a()) && lies(b.data, bytes_of_b()) && lies(c, bytes_of_c());
   }
@@ -119,8 +120,12 @@ bool computes_in_double(cublasComputeType_t type) {
 
 }  // namespace
 
+/// Allocates memory of the device, which may wait for all that it does, and here does.
 cublasStatus_t cublasCreate(cublasHandle_t* handle) {
-  if (machine::it().num_devices() == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
+  machine& m = machine::it();
+  if (m.num_devices() == 0) return CUBLAS_STATUS_NOT_INITIALIZED;
+  auto held = m.lock();
+  m.wait_for(held, machine::current_device());
   *handle = new cublasContext{machine::current_device()};
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -163,7 +168,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transpos
   if (const cublasStatus_t wrong = g.refusal(false); wrong != CUBLAS_STATUS_SUCCESS) return wrong;
   CUstream_st* const stream = stream_of(device, *handle);
   if (stream == nullptr || device.has_failed()) return CUBLAS_STATUS_EXECUTION_FAILED;
-  if (!g.lies_on(device, stream->device)) {
+  if (!g.lies_on(device.memory(stream->device), false)) {
     complain("cublasGemmEx is given what is no allocation of its device");
     return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -212,7 +217,7 @@ cublasStatus_t cublasGemmGroupedBatchedEx_64(cublasHandle_t handle, const cublas
     for (std::size_t i = 0; i < all.size(); ++i) {
       gemm g = all[i];
       g.a.data = a[i], g.b.data = b[i], g.c = c[i];
-      if (!g.lies_on(device, stream->device)) {
+      if (!g.lies_on(device.memory(stream->device), true)) {
         device.fail("cublasGemmGroupedBatchedEx finds a pointer that is no allocation of its device");
         return step::done;
       }

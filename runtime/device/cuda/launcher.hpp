@@ -17,7 +17,7 @@ namespace shardplan::runtime::cuda {
 class gpu_launcher {
  public:
   /// Throws engine_error where there is no such device.
-  explicit gpu_launcher(int device = 0) : stream_(device) {}
+  explicit gpu_launcher(int device = 0);
   gpu_launcher(const gpu_launcher&) = delete;
   gpu_launcher& operator=(const gpu_launcher&) = delete;
 
@@ -42,8 +42,8 @@ class gpu_launcher {
   }
 
   const stream& on() const { return stream_; }
-  /// cuBLAS on this stream, made when first asked for.
-  cublasContext* blas() const;
+  /// cuBLAS on this stream.
+  cublasContext* blas() const { return blas_.get(); }
   /// May products of floats round their operands to TF32 first? Not unless this says so.
   void allow_tf32(bool allowed);
 
@@ -51,8 +51,8 @@ class gpu_launcher {
   void refuse_what_does_not_fit(const std::type_info& kernel, num blocks, num threads, num shared_bytes) const;
 
   stream stream_;
-  mutable device_memory<char> workspace_;  // of cuBLAS: its own would be shared by streams
-  mutable std::shared_ptr<cublasContext> blas_;
+  device_memory<char> workspace_;  // of cuBLAS: its own would be shared by streams
+  std::shared_ptr<cublasContext> blas_;
 };
 
 }  // namespace shardplan::runtime::cuda

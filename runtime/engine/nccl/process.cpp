@@ -8,7 +8,10 @@
 
 namespace shardplan::runtime {
 
+void load_kernels_at_once() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
 std::string nccl_obstacle() {
+  load_kernels_at_once();
   try {
     static_cast<void>(device_of({}, cuda::count_devices()));
   } catch (const engine_error& e) {
@@ -18,6 +21,7 @@ std::string nccl_obstacle() {
 }
 
 nccl_process::nccl_process(std::chrono::milliseconds timeout) {
+  load_kernels_at_once();
   const process_place place = read_place([](const char* name) { return std::getenv(name); });
   device_ = static_cast<int>(device_of(place, cuda::count_devices()));
   for (const auto& [name, value] : shared_gpu_variables(place)) setenv(name.c_str(), value.c_str(), 0);
