@@ -87,16 +87,26 @@ SHARDPLAN_HOST_DEVICE inline words_of_two words_of_lines(const word_lines& b, in
 using lane_sums = float[4];
 
 #ifndef __CUDA_ARCH__
-/// The two rows of a that a lane's sums are of.
-class rows_of_lane {
+/// A lane's part of c += a b on the host: of two rows and two columns, widened once.
+class lane_product {
  public:
-  rows_of_lane(const word_lines& a, int lane) {
+  lane_product(const word_lines& a, int lane) : lane_(lane) {
     for (int r = 0; r < 2; ++r)
       for (int k = 0; k < warp_layout::depth; ++k) rows_[r][k] = a.value(warp_layout::c_row(lane, 2 * r), k);
   }
-  const float* of_sum(int i) const { return rows_[i / 2]; }
+  /// `element(k, column)` is b's.
+  template <class F>
+  void add_to(lane_sums& c, F&& element) const {
+    for (int i = 0; i < 2; ++i) {
+      float column[warp_layout::depth];
+      for (int k = 0; k < warp_layout::depth; ++k) column[k] = element(k, warp_layout::c_col(lane_, i));
+      for (int r = 0; r < 2; ++r)
+        for (int k = 0; k < warp_layout::depth; ++k) c[2 * r + i] += rows_[r][k] * column[k];
+    }
+  }
 
  private:
+  int lane_;
   float rows_[2][warp_layout::depth];
 };
 #else
@@ -120,10 +130,9 @@ SHARDPLAN_HOST_DEVICE void add_products_of_lines(lane_sums (&c)[Count], const wo
   SHARDPLAN_UNROLL
   for (int j = 0; j < Count; ++j) multiply_words(c[j], words, words_of_columns(b.from(w::columns * j, 0), lane));
 #else
-  const rows_of_lane rows(a, lane);
+  const lane_product product(a, lane);
   for (int j = 0; j < Count; ++j)
-    for (int i = 0; i < 4; ++i)
-      for (int k = 0; k < w::depth; ++k) c[j][i] += rows.of_sum(i)[k] * b.value(w::columns * j + w::c_col(lane, i), k);
+    product.add_to(c[j], [&](int k, int column) { return b.value(w::columns * j + column, k); });
 #endif
 }
 
@@ -141,13 +150,10 @@ SHARDPLAN_HOST_DEVICE void add_weighted_lines(lane_sums (&c)[Count][2], const wo
     multiply_words(c[g][1], words, both.of[1]);
   }
 #else
-  using w = warp_layout;
-  const rows_of_lane rows(a, lane);
+  const lane_product product(a, lane);
   for (int g = 0; g < Count; ++g)
     for (int p = 0; p < 2; ++p)
-      for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < w::depth; ++k)
-          c[g][p][i] += rows.of_sum(i)[k] * b.value(k, 2 * (apart * g + w::c_col(lane, i)) + p);
+      product.add_to(c[g][p], [&](int k, int column) { return b.value(k, 2 * (apart * g + column) + p); });
 #endif
 }
 
