@@ -2,10 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks on one GPU what no machine without one can, in at most eight minutes, and prints a table: every kernel against
 # the operation of the CPU, compute-sanitizer's memcheck and racecheck, plans and the collectives over NCCL with several
-# ranks on the one GPU, and a benchmark. Exit status: 0 all went well, 1 a check failed, 3 there is no GPU.
-# BUILD=DIR names a build that is there already; otherwise one is made in build/gpu.
+# ranks on the one GPU, and the forward of a large model against its floor and the public implementation. Exit status:
+# 0 all went well, 1 a check failed, 3 there is no GPU. BUILD=DIR names a build that is there already; otherwise one is
+# made in build/gpu. --small measures the forward of a small model, which only shows that it runs.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case "$*" in
+  "") size=() ;;
+  --small) size=(--small) ;;
+  *) echo "usage: scripts/gpu_check.sh [--small]" >&2 && exit 2 ;;
+esac
 
 gpus=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -1)
 if [ -z "$gpus" ]; then
@@ -38,7 +44,7 @@ check() {
   timeout "$(left "$most")" "$@" >"$log" 2>&1
   status=$?
   if [ $status -eq 0 ]; then
-    table+=("$(printf '%-46s %-6s %4d s  %s' "$name" ok $((SECONDS - start)) "$(tail -1 "$log" | cut -c1-70)")")
+    table+=("$(printf '%-46s %-6s %4d s  %s' "$name" ok $((SECONDS - start)) "$(tail -1 "$log" | tr -s ' ' | cut -c1-120)")")
   else
     failed=1
     table+=("$(printf '%-46s %-6s %4d s  status %d' "$name" FAILED $((SECONDS - start)) $status)")
@@ -73,7 +79,8 @@ finish() {
 build_all() {
   [ -n "${BUILD:-}" ] && return 0
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHARDPLAN_WITH_CUDA=ON -DSHARDPLAN_BUILD_EXAMPLES=OFF &&
-    cmake --build "$build" --target shardplan_command cuda_kernels_device nccl_collectives
+    cmake --build "$build" --target shardplan_command cuda_kernels_device nccl_collectives || return
+  cmake --build "$build" --target bench_device || true # there is none without Google Benchmark
 }
 export -f build_all
 export build
@@ -101,20 +108,34 @@ for n in 1 2 4; do
 done
 
 data=tests/data/tiny
+# world_of PLAN: its ranks.
+world_of() {
+  local world
+  world=$("$bin/shardplan" explain --model $data --plan "$1" --json 2>/dev/null | grep -m1 -oE '"world": *[0-9]+')
+  echo "${world##*[^0-9]}"
+}
 for plan in tp=2 tp=2/sp cp=2/ring cp=2/ulysses pp=2 fsdp=2 ep=2,fsdp=2 tp=2,cp=2 pp=2,tp=2 fsdp=2,tp=2/sp \
   cp=2/ring/zigzag,tp=2 pp=2,fsdp=2; do
-  n=$("$bin/shardplan" explain --model $data --plan $plan --json 2>/dev/null | grep -m1 -oE '"world": *[0-9]+' |
-    grep -oE '[0-9]+')
-  check "verify $plan" 40 bash -c 'ranks "$@"' - "${n:-2}" "$bin/shardplan" verify --engine nccl --timeout 20 \
+  check "verify $plan" 40 bash -c 'ranks "$@"' - "$(world_of $plan)" "$bin/shardplan" verify --engine nccl --timeout 20 \
     --checkpoint $data --plan $plan --gradients --seed $seed
+done
+for plan in cp=2/ring,tp=2/sp pp=2,fsdp=2/zero3 tp=2,ep=2; do
+  check "verify $plan in bf16" 40 bash -c 'ranks "$@"' - "$(world_of $plan)" "$bin/shardplan" verify --engine nccl \
+    --timeout 20 --checkpoint $data --plan $plan --gradients --seed $seed --dtype bf16
 done
 check "sweep --world 4" 120 bash -c 'ranks "$@"' - 4 "$bin/shardplan" sweep --engine nccl --timeout 20 \
   --checkpoint $data --world 4 --sample 20 --seed $seed
 
-benchmark=$bin/bench_device
-if [ -x "$benchmark" ]; then
-  check "benchmark" 60 "$benchmark"
+# The forward on one GPU alone; the public implementation is given as many layers.
+if [ -x "$bin/bench_device" ]; then
+  check "forward in bf16" 120 "$bin/bench_device" "${size[@]}"
+  layers=$(grep -oE 'layers=[0-9]+' "$logs/$((num_checks - 1))" | tail -1)
 else
-  table+=("$(printf '%-46s %s' 'benchmark' 'NOT RUN: bench_device is not built')")
+  table+=("$(printf '%-46s %s' 'forward in bf16' 'NOT RUN: bench_device is not built')")
+fi
+if python3 -c 'import sys, torch, transformers; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+  check "the same by transformers" 120 python3 tests/bench/transformers_forward.py "--${layers:-layers=48}" "${size[@]}"
+else
+  table+=("$(printf '%-46s %s' 'the same by transformers' 'NOT RUN: no torch and transformers that see the GPU')")
 fi
 finish

@@ -113,8 +113,10 @@ class head_block {
     scores_.emplace(every, w[head].shape[0], linear<T>(view.on, x_, w[head]));
     return loss_.forward(view, *scores_, tokens.wanted, num_items);
   }
-  /// A copy of the logits: a backward still needs them.
-  scores_sequence scores(const D& on) const { return {*scores_, scores_->width(), copied<T>(on, scores_->data())}; }
+  /// The logits, of whoever has no backward to come.
+  scores_sequence scores(const D&) && { return std::move(*scores_); }
+  /// A copy of them: a backward still needs them.
+  scores_sequence scores(const D& on) const& { return {*scores_, scores_->width(), copied<T>(on, scores_->data())}; }
 
   template <Communicator C>
   stream backward(const rank_view<C, D>& view, const micro_batch<L, T, D>& tokens, const layer_state<T, D>& w,

@@ -91,7 +91,7 @@ class executor {
       });
       add_balance(x, balance);
       if (head last; is_last(step.stage))
-        outputs.push_back(score(last, x, in.batch, step.micro_batch));
+        outputs.push_back(score(std::move(last), x, in.batch, step.micro_batch));
       else
         send_to(step, step.stage + 1, std::move(x), phase::forward);
     });
@@ -250,10 +250,13 @@ class executor {
     return tokens.ids ? first(use_beside_layers({parameter_kind::embed_tokens}, phase::forward)) : first({});
   }
 
-  local_outputs<L, T, D> score(head& last, const flow& x, const batch_here& tokens, num number) {
+  /// `last` is a head, or one that nobody needs any more.
+  template <class Head>
+  local_outputs<L, T, D> score(Head&& last, const flow& x, const batch_here& tokens, num number) {
     const parameters_in_use<T, D> w = use_beside_layers({parameter_kind::final_norm, head_weight_}, phase::loss);
     auto loss = last.forward(view_, x.tokens, tokens, {parameter::no_layer, w}, head_weight_, num_items_);
-    return {number, balancing() ? x.balance.loss(view_.on) : A{0}, last.scores(view_.on), std::move(loss)};
+    return {number, balancing() ? x.balance.loss(view_.on) : A{0}, std::forward<Head>(last).scores(view_.on),
+            std::move(loss)};
   }
 
   /// `share` of the micro-batch in the mean of load-balancing losses.
