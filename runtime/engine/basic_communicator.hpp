@@ -2,7 +2,8 @@
 // The typed face that every engine shares: turns a call on spans into a request, has the engine carry it out, and
 // records it. An engine is a class with `group_type`, rank(), world_size(), group(), check_abort() and
 // perform(group, request); or, in the place of the last, where calls go on while the rank computes, begin(group,
-// request), finish(group, request) and give_up(), after which nothing touches the buffers of what was begun.
+// request), finish(group, request), flush(group, request) and give_up(), after which nothing touches the buffers of
+// what was begun.
 #ifndef SHARDPLAN_RUNTIME_ENGINE_BASIC_COMMUNICATOR_HPP
 #define SHARDPLAN_RUNTIME_ENGINE_BASIC_COMMUNICATOR_HPP
 
@@ -156,6 +157,13 @@ class basic_communicator {
     request r = make<T>(operation::receive, {}, message);
     r.peer = from;
     return begin(g, r);
+  }
+  void flush([[maybe_unused]] const group_type& g) {
+    if constexpr (begins) {
+      request r = make<double>(operation::send, {}, {});
+      r.axes = g.axes();
+      engine_.flush(g, r);
+    }
   }
   void barrier(const group_type& g) { perform(g, make<double>(operation::barrier, {}, {})); }
 

@@ -78,6 +78,9 @@ concept Communicator = CommunicatorGroup<typename C::group_type> && Communicates
   { fixed.world_size() } -> std::same_as<num>;
   { c.group(ranks, axes) } -> std::same_as<typename C::group_type>;  // cached: ask again at no cost
   c.barrier(g);
+  // Returns when members have come to receive what was sent to them over the group in this phase, where sends wait for
+  // that; they must come without waiting for what this rank does next. Before work that a message is to overlap.
+  c.flush(g);
   c.label(why, layer);  // what the next calls are for, in the ledger and in messages
   { c.ledger() } -> std::same_as<recorder&>;
   c.check_abort();  // leaves by an exception when the run has failed elsewhere: for long work between collectives

@@ -186,6 +186,7 @@ class planned_attention {
         next_[i] = allocate<T>(view_.on, here_[i].size());
         under_way_[i] = view_.comm.begin_receive(ring_, std::span<T>(next_[i]), previous);
       }
+      view_.comm.flush(ring_);
     }
     /// Nothing where no hop was begun.
     void finish_hop() {

@@ -4,8 +4,9 @@
 //
 //     bench_device [--layers=N] [--length=N] [--small]
 //
-// --small takes a model of two layers whose numbers say nothing: it shows that all runs. Rows have the counters
-// `over_floor`, how often as long as the floor it takes, `floor_ms`, and `layers`.
+// --small takes a model of two layers and a short row, whose numbers say nothing: it shows that all runs. Rows have the
+// counters `over_floor`, how often as long as the floor it takes, and `floor_ms`; the forward `layers`. Two parts of a
+// layer have rows of their own: attention, and the first product of the experts, by one call and expert by expert.
 // tests/bench/transformers_forward.py is the same forward of the public implementation.
 #include <benchmark/benchmark.h>
 #include <cuda_runtime_api.h>
@@ -161,6 +162,64 @@ void forward(benchmark::State& state, nccl_process& process, const cuda::gpu_lau
   state.counters["over_floor"] = seconds / floor;
 }
 
+/// Repeats f() and says how far it is from its floor.
+template <class F>
+void measure_part(benchmark::State& state, const cuda::gpu_launcher& on, double floor, F&& f) {
+  f();
+  double seconds = 0;
+  for (auto _ : state) {
+    const double one = seconds_of(on, f);
+    state.SetIterationTime(one);
+    seconds += one / static_cast<double>(state.max_iterations);
+  }
+  state.counters["floor_ms"] = floor * 1e3;
+  state.counters["over_floor"] = seconds / floor;
+}
+
+cuda::device_memory<bf16> random_values(const cuda::gpu_launcher& on, num size) {
+  auto values = on.allocate<bf16>(size);
+  cuda::for_each_element(on, size, cuda::random_body<bf16>{values.data(), 7, 1});
+  return values;
+}
+
+void attention(benchmark::State& state, const cuda::gpu_launcher& on, const settings& with,
+               const bench::ceilings& reached) {
+  const model_spec m = config_of(with).spec;
+  const num n = with.length, H = m.num_attention_heads, K = m.num_key_value_heads, D = m.head_dim;
+  token_places row;
+  for (num i = 0; i < n; ++i) row.offset.push_back(i), row.document.push_back(0), row.key.push_back(1);
+  const cuda::uploaded_places<const cuda::gpu_launcher> places(on, std::vector{row});
+  auto q = random_values(on, n * H * D), k = random_values(on, n * K * D), v = random_values(on, n * K * D),
+       out = on.allocate<bf16>(n * H * D);
+  auto log_sum = on.allocate<float>(n * H);
+  measure_part(state, on, bench::causal_attention(m, n).seconds(reached), [&] {
+    cuda::online_attention<bf16, const cuda::gpu_launcher> by(on, q.data(), places, H, D, 0);
+    by.attend(k.data(), v.data(), places, K);
+    by.finish(out.data(), log_sum.data());
+  });
+}
+
+/// Rows of all tokens' choices times gates and ups, every expert chosen as often.
+void expert_products(benchmark::State& state, const cuda::gpu_launcher& on, const settings& with,
+                     const bench::ceilings& reached, bool one_call) {
+  const model_spec m = config_of(with).spec;
+  const num E = m.num_experts, H = m.hidden_size, out = 2 * m.moe_intermediate_size,
+            each = with.length * m.num_experts_per_tok / E;
+  auto x = random_values(on, E * each * H), w = random_values(on, E * out * H), y = on.allocate<bf16>(E * each * out);
+  std::vector<product_of_group<bf16>> products;
+  for (num e = 0; e < E; ++e)
+    products.push_back(
+        {{x.data() + e * each * H, each, H}, {w.data() + e * out * H, out, H}, {y.data() + e * each * out, each, out}});
+  const bench::work one = bench::product(each, H, out);
+  const bench::work all{static_cast<double>(E) * one.operations, static_cast<double>(E) * one.bytes};
+  const std::span<const product_of_group<bf16>> group(products);
+  measure_part(state, on, all.seconds(reached), [&] {
+    if (one_call) return cuda::gemm_group<bf16>(on, flips{.b = true}, group);
+    for (num e = 0; e < E; ++e)
+      cuda::gemm_group<bf16>(on, flips{.b = true}, group.subspan(static_cast<std::size_t>(e), 1));
+  });
+}
+
 void ceilings_row(benchmark::State& state, const bench::ceilings& reached) {
   for (auto _ : state) state.SetIterationTime(0);
   state.counters["product_tera_per_s"] = reached.operations * 1e-12;
@@ -178,7 +237,7 @@ settings read(int& argc, char** argv) {
     else if (text.starts_with("--length="))
       out.length = std::max(1ll, std::atoll(argv[i] + 9));
     else if (text == "--small")
-      out.small = true;
+      out.small = true, out.length = std::min<num>(out.length, 256);
     else
       argv[kept++] = argv[i];
   }
@@ -198,12 +257,16 @@ int measure(int argc, char** argv) {
   const cuda::gpu_launcher launcher(process.device());
   process.follow(launcher.on().get());
   const bench::ceilings reached = measure_ceilings(launcher, with.small ? 64 : 8192);
-  benchmark::RegisterBenchmark("ceilings", ceilings_row, reached)->Iterations(1)->UseManualTime();
-  benchmark::RegisterBenchmark("forward",
-                               [&](benchmark::State& state) { forward(state, process, launcher, with, reached); })
-      ->Iterations(with.small ? 1 : 5)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
+  const auto add = [&](const char* name, num times, auto f) {
+    benchmark::RegisterBenchmark(name, f)->Iterations(times)->UseManualTime()->Unit(benchmark::kMillisecond);
+  };
+  const num times = with.small ? 1 : 5;
+  add("ceilings", 1, [&](benchmark::State& state) { ceilings_row(state, reached); });
+  add("attention", times, [&](benchmark::State& state) { attention(state, launcher, with, reached); });
+  for (bool one_call : {true, false})
+    add(one_call ? "experts/one_call" : "experts/one_by_one", times,
+        [&, one_call](benchmark::State& state) { expert_products(state, launcher, with, reached, one_call); });
+  add("forward", times, [&](benchmark::State& state) { forward(state, process, launcher, with, reached); });
   benchmark::RunSpecifiedBenchmarks();
   process.finish(0);
   return 0;

@@ -211,6 +211,7 @@ class communicator {
   recorder& ledger() { return to_.ledger(); }
   void check_abort() { to_.check_abort(); }
   void barrier(const group_type& g) { to_.barrier(g); }
+  void flush(const group_type& g) { to_.flush(g); }
 
   template <Element T>
   void all_reduce(const group_type& g, std::span<T> inout, reduce_op op = reduce_op::sum) {

@@ -5,7 +5,6 @@
 
 #include "runtime/cli/nccl_instances.hpp"
 #include "runtime/engine/nccl/cuda_library.hpp"
-#include "runtime/engine/nccl/process.hpp"
 #include "tests/nccl/ranks.hpp"
 #include "tests/unit/equality_helpers.hpp"
 
@@ -15,7 +14,6 @@ template <class T>
 gathered_result<accumulated<T>> run_kernels(const checkpoint& weights, const plan_spec& plan, num micro_batches,
                                             const batch_rows& rows, const run_options& options,
                                             std::vector<recorder>* sent = nullptr) {
-  load_kernels_at_once();
   gathered_result<accumulated<T>> result;
   const num n = world_size(plan), port = ranks::free_port();
   std::vector<recorder> ledgers(static_cast<std::size_t>(n));

@@ -57,6 +57,8 @@ class line final : public device_communicator {
     return connected();
   }
 
+  bool stages(const device_call&) override { return false; }
+
   void start(const device_call& call, const std::vector<nccl_step>& steps) override {
     const std::lock_guard lock(library_.mutex);
     if (!connected()) throw std::logic_error("start before ready");

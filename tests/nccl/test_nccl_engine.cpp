@@ -312,6 +312,7 @@ namespace {
 struct faulty_line final : device_communicator {
   faulty_line(std::unique_ptr<device_communicator> real, bool hangs) : real_(std::move(real)), hangs_(hangs) {}
   bool ready() override { return real_->ready(); }
+  bool stages(const device_call& call) override { return real_->stages(call); }
   void start(const device_call& call, const std::vector<nccl_step>& steps) override {
     if (!hangs_) throw engine_error("ncclAllReduce: unhandled system error");
     real_->start(call, steps);

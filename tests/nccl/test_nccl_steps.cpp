@@ -27,6 +27,11 @@ TEST_CASE("steps: one call where parts are equal") {
   CHECK(nccl_steps_of(call(operation::all_reduce, 7, 7), 1, 3) == steps{{kind::all_reduce, 0, 0, 7, -1}});
   CHECK(nccl_steps_of(call(operation::all_gather, 5, 15), 2, 3) == steps{{kind::all_gather, 0, 0, 5, -1}});
   CHECK(nccl_steps_of(call(operation::reduce_scatter, 15, 5), 2, 3) == steps{{kind::reduce_scatter, 0, 0, 5, -1}});
+  const std::vector<num> equal{5, 5, 5}, none{0, 0, 0};
+  CHECK(nccl_steps_of(call(operation::all_gather, 5, 15, equal), 2, 3) == steps{{kind::all_gather, 0, 0, 5, -1}});
+  CHECK(nccl_steps_of(call(operation::reduce_scatter, 15, 5, equal), 2, 3) ==
+        steps{{kind::reduce_scatter, 0, 0, 5, -1}});
+  CHECK(nccl_steps_of(call(operation::all_gather, 0, 0, none), 2, 3) == steps{});
   CHECK(nccl_steps_of(call(operation::broadcast, 4, 4, {}, 1), 1, 3) == steps{{kind::broadcast, 0, 0, 4, 1}});
   CHECK(nccl_steps_of(call(operation::broadcast, 4, 4, {}, 1), 0, 3) == steps{{kind::broadcast, -1, 0, 4, 1}});
 }

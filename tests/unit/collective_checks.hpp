@@ -193,6 +193,7 @@ void check_begun(C& c, const typename C::group_type& g, num size) {
   counts.assign(counts.size(), -1);  // are the caller's again, as the buffers are not
   c.send(g, std::span<const T>(values<T>(c.rank(), size, 7)), next);
   typename C::pending receiving = c.begin_receive(g, std::span(message), previous), moved;
+  c.flush(g);
   check_all_reduce<T>(c, g, size);
   gathering.finish();
   moved = std::move(receiving);

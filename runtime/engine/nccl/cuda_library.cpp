@@ -38,11 +38,16 @@ std::shared_ptr<std::byte> cuda_library::keep(const std::byte* from, num bytes) 
 
 void cuda_library::copy(const std::byte* from, num bytes, std::byte* to) {
   if (bytes == 0) return;
+  const bool from_device = is_on_device(from), to_device = is_on_device(to);
+  if (!from_device && !to_device) {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    return;
+  }
   put_after(producer_, stream_->get());
   cuda::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_->get()),
               "cudaMemcpyAsync", bytes, "bytes");
   // Who computes goes on after the copy, and the host need not wait; but the host's own memory it may touch at once.
-  if (producer_ != nullptr && is_on_device(from) && is_on_device(to))
+  if (producer_ != nullptr && from_device && to_device)
     put_after(stream_->get(), producer_);
   else
     stream_->wait();

@@ -29,6 +29,7 @@ nccl_group nccl_engine::group(const rank_group& ranks, axis_set axes) {
 
 void nccl_engine::begin(const nccl_group& g, const request& r) { state_->begin(*g.membership_, r); }
 void nccl_engine::finish(const nccl_group& g, const request& r) { state_->finish(*g.membership_, r); }
+void nccl_engine::flush(const nccl_group& g, const request& r) { state_->flush(*g.membership_, r); }
 void nccl_engine::give_up() noexcept { state_->abort(); }
 
 // ---- what processes tell each other

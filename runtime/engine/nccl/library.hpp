@@ -30,6 +30,8 @@ class device_communicator {
   virtual ~device_communicator() = default;
   /// Whether all members have connected, and all that was begun is on its way.
   virtual bool ready() = 0;
+  /// Whether a buffer is the host's, so that start() copies it, which waits for what was begun before.
+  virtual bool stages(const device_call& call) = 0;
   /// Begins the steps, after those begun before. Buffers must stay until it is done(). pre: ready()
   virtual void start(const device_call& call, const std::vector<nccl_step>& steps) = 0;
   /// Whether all that was begun has ended.

@@ -73,6 +73,10 @@ bool nccl_line::ready() {
   return state == ncclSuccess;
 }
 
+bool nccl_line::stages(const device_call& call) {
+  return (call.in_size > 0 && !is_on_device(call.in)) || (call.out_size > 0 && !is_on_device(call.out));
+}
+
 /// Puts buffers of the device in the place of those of the host.
 void nccl_line::stage(device_call& call) {
   const num unit = size_of(call.type);

@@ -27,6 +27,7 @@ class nccl_line final : public device_communicator {
   nccl_line& operator=(const nccl_line&) = delete;
 
   bool ready() override;
+  bool stages(const device_call& call) override;
   void start(const device_call& call, const std::vector<nccl_step>& steps) override;
   bool done() override;
   void abort() noexcept override;

@@ -11,7 +11,10 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds busy_for{2};  // a wait looks without a pause so long, and then every millisecond
+// A wait looks without a pause at first, then often, and in the end every millisecond: a GPU is soon done or not for
+// long, and says so to nobody who sleeps.
+constexpr milliseconds busy_for{2}, eager_for{100};
+constexpr std::chrono::microseconds nap{50};
 
 }  // namespace
 
@@ -80,8 +83,10 @@ void tcp_mail::wait(const std::function<bool()>& done, const std::function<std::
       fail_when_hopeless(awaited(), they_come);
       if (waited > timeout_) throw collective_error("no progress for " + std::to_string(timeout_.count()) + " ms");
       if (progress_) progress_();
-      if (waited > busy_for)
+      if (waited > eager_for)
         poll(milliseconds(1));
+      else if (waited > busy_for)
+        std::this_thread::sleep_for(nap);
       else
         std::this_thread::yield();
     }

@@ -61,6 +61,7 @@ class nccl_engine {
   void check_abort() const;
   void begin(const nccl_group& g, const request& r);
   void finish(const nccl_group& g, const request& r);
+  void flush(const nccl_group& g, const request& r);
   void give_up() noexcept;
 
  private:

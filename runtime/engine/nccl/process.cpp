@@ -8,10 +8,16 @@
 
 namespace shardplan::runtime {
 
-void load_kernels_at_once() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+namespace {
+
+/// Before anything of CUDA: as many queues as it allows, unless the variable says how many. Streams that share a queue
+/// wait for each other, and every communicator has one.
+void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+
+}  // namespace
 
 std::string nccl_obstacle() {
-  load_kernels_at_once();
+  ask_for_queues();
   try {
     static_cast<void>(device_of({}, cuda::count_devices()));
   } catch (const engine_error& e) {
@@ -21,7 +27,7 @@ std::string nccl_obstacle() {
 }
 
 nccl_process::nccl_process(std::chrono::milliseconds timeout) {
-  load_kernels_at_once();
+  ask_for_queues();
   const process_place place = read_place([](const char* name) { return std::getenv(name); });
   device_ = static_cast<int>(device_of(place, cuda::count_devices()));
   for (const auto& [name, value] : shared_gpu_variables(place)) setenv(name.c_str(), value.c_str(), 0);

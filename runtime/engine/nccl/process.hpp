@@ -10,11 +10,6 @@ namespace shardplan::runtime {
 
 class cuda_library;
 
-/// To be called before anything of CUDA: kernels are loaded when the process first uses its GPU, and not each when it
-/// is first launched, unless CUDA_MODULE_LOADING says so. Loading one may wait for all that the GPU does, and
-/// collectives that others must come to would never end: the host would hang in a launch, where no timeout ends it.
-void load_kernels_at_once();
-
 /// "" where the engine can run, or why it cannot.
 std::string nccl_obstacle();
 

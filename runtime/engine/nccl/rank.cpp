@@ -162,10 +162,15 @@ void nccl_rank::wait_until_ready(device_communicator& line, const request& r, co
   mail_.wait([&] { return line.ready(); }, [&] { return others; }, false, r);
 }
 
+/// When it returns, this rank's part is on the stream: what the others have there does not wait for what this rank does
+/// next, and calls are on the streams of all ranks in the order that was agreed upon.
 void nccl_rank::start(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
                       const std::vector<num>& others) {
+  const device_call call{r.type, r.reduce, r.in, r.in_size, r.out, r.out_size};
   wait_until_ready(line, r, others);
-  line.start({r.type, r.reduce, r.in, r.in_size, r.out, r.out_size}, steps);
+  if (line.stages(call)) mail_.wait([&] { return line.done(); }, [&] { return others; }, false, r);
+  line.start(call, steps);
+  wait_until_ready(line, r, others);
 }
 
 /// Sends what has been fetched, and frees what has been sent. Called in all waits. What nobody has come to receive
@@ -183,6 +188,18 @@ void nccl_rank::go_on() {
       c.under_way.push_back(std::move(p.data));
     }
   }
+}
+
+void nccl_rank::flush(const nccl_membership& m, const request& r) {
+  const letter_address address = address_of_messages(m.ranks, r);
+  const auto waiting = [&] {
+    std::vector<num> ranks;
+    for (const auto& [key, c] : outgoing_)
+      if (key.first == address && c.line != nullptr && (!c.waiting.empty() || !c.line->ready()))
+        ranks.push_back(key.second);
+    return ranks;
+  };
+  or_abort(m, r, [&] { mail_.wait([&] { return go_on(), waiting().empty(); }, waiting, true, r); });
 }
 
 void nccl_rank::finish_sending(const request& call) {

@@ -29,6 +29,8 @@ class nccl_rank {
   void begin(const nccl_membership& m, const request& r);
   /// Waits for the end of what was begun.
   void finish(const nccl_membership& m, const request& r);
+  /// Waits until what was sent over the group, in the phase of `r`, is on its way: its receivers have come to it.
+  void flush(const nccl_membership& m, const request& r);
   /// Waits until all messages are with their receivers, which must have come to them.
   void finish_sending(const request& call);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/nccl/steps.hpp"
 
+#include <algorithm>  // any_of
+
 namespace shardplan::runtime {
 
 namespace {
@@ -17,6 +19,11 @@ std::vector<nccl_step> uneven(const request& r, nccl_function kind, num index, n
       out.push_back({kind, offset, i == index ? 0 : -1, count, i});
   }
   return out;
+}
+
+/// Counts that are equal are as good as none: one call of NCCL serves all parts.
+bool has_uneven_parts(const request& r) {
+  return std::any_of(r.counts.begin(), r.counts.end(), [&](num c) { return c != r.counts[0]; });
 }
 
 num sum_before(std::span<const num> counts, num i) {
@@ -62,11 +69,11 @@ std::vector<nccl_step> nccl_steps_of(const request& r, num index, num n) {
       if (r.in_size == 0) return {};
       return {{nccl_function::all_reduce, 0, 0, r.in_size, -1}};
     case operation::all_gather:
-      if (!r.counts.empty()) return uneven(r, nccl_function::broadcast, index, n);
+      if (has_uneven_parts(r)) return uneven(r, nccl_function::broadcast, index, n);
       if (r.in_size == 0) return {};
       return {{nccl_function::all_gather, 0, 0, r.in_size, -1}};
     case operation::reduce_scatter:
-      if (!r.counts.empty()) return uneven(r, nccl_function::reduce, index, n);
+      if (has_uneven_parts(r)) return uneven(r, nccl_function::reduce, index, n);
       if (r.out_size == 0) return {};
       return {{nccl_function::reduce_scatter, 0, 0, r.out_size, -1}};
     case operation::all_to_all:
