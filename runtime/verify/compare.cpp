@@ -19,7 +19,7 @@ constexpr std::string_view prefixes[] = {"grad.", "parameter."};
 template <class T>
 void compare_named(comparison& out, std::string_view prefix, const std::map<std::string, std::vector<T>>& ours,
                    const std::map<std::string, std::vector<T>>& theirs, double limit, double zero_limit,
-                   const std::map<std::string, std::vector<char>>& counts = {}) {
+                   error_measure measure, const std::map<std::string, std::vector<char>>& counts = {}) {
   const auto counts_of = [&](const std::string& name) {
     const auto found = counts.find(name);
     return found == counts.end() ? std::span<const char>() : std::span<const char>(found->second);
@@ -33,7 +33,8 @@ void compare_named(comparison& out, std::string_view prefix, const std::map<std:
       missing(name, "the plan");
     else
       out.tensors.push_back(compare_tensor<T>(std::string(prefix) + name, {static_cast<num>(values.size())},
-                                              found->second, values, limit, counts_of(name), 1, zero_limit));
+                                              found->second, values, limit, counts_of(name), 1, zero_limit,
+                                              "the plan's", measure));
   for (const auto& [name, values] : ours)
     if (theirs.count(name) == 0) missing(name, "the baseline");
 }
@@ -58,7 +59,7 @@ double largest_of(const std::map<std::string, std::vector<T>>& tensors) {
 template <class T>
 tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::span<const T> ours,
                                  std::span<const T> theirs, double limit, std::span<const char> counts, num width,
-                                 double zero_limit, std::string_view whose) {
+                                 double zero_limit, std::string_view whose, error_measure measure) {
   tensor_comparison out{std::move(name), std::move(shape), infinity, limit, false, {}, {}};
   if (ours.size() != theirs.size()) {
     out.note = fmt::format("{} values, but the baseline has {}", ours.size(), theirs.size());
@@ -70,17 +71,20 @@ tensor_comparison compare_tensor(std::string name, std::vector<num> shape, std::
       return out;
     }
 
-  double difference = 0, largest = 0;
+  double difference = 0, largest = 0, difference_squares = 0, squares = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     if (!counts.empty() && counts[i / static_cast<std::size_t>(width)] == 0) continue;
-    difference = std::max(difference, std::abs(static_cast<double>(ours[i]) - static_cast<double>(theirs[i])));
-    largest = std::max(largest, std::abs(static_cast<double>(theirs[i])));
+    const double a = static_cast<double>(ours[i]), b = static_cast<double>(theirs[i]);
+    difference = std::max(difference, std::abs(a - b));
+    largest = std::max(largest, std::abs(b));
+    difference_squares += (a - b) * (a - b), squares += b * b;
   }
   if (largest <= zero_limit * (cancelled_share / zero_share)) {
     out.error = difference;
     out.limit = zero_limit;
   } else {
-    out.error = difference / largest;
+    out.error =
+        measure == error_measure::largest ? difference / largest : std::sqrt(difference_squares) / std::sqrt(squares);
   }
   out.equal = out.error <= out.limit;
   return out;
@@ -93,8 +97,13 @@ comparison compare(const gathered_result<T>& ours, const baseline_result<T>& the
   const std::vector<num> rows{theirs.rows, theirs.length}, whole{theirs.rows, theirs.length, theirs.vocab};
   const double our_items = static_cast<double>(ours.num_items), their_items = static_cast<double>(theirs.num_items);
   comparison out;
-  out.tensors.push_back(compare_tensor<T>("logits", whole, ours.logits, theirs.logits, limit, real, theirs.vocab));
-  out.tensors.push_back(compare_tensor<T>("token_loss", rows, ours.token_loss, theirs.token_loss, limit, real));
+  const auto add_outputs = [&](const char* name, const std::vector<num>& shape, const std::vector<T>& a,
+                               const std::vector<T>& b, num width) {
+    out.tensors.push_back(
+        compare_tensor<T>(name, shape, a, b, limit, real, width, 0, "the plan's", measure_of<Stored>));
+  };
+  add_outputs("logits", whole, ours.logits, theirs.logits, theirs.vocab);
+  add_outputs("token_loss", rows, ours.token_loss, theirs.token_loss, 1);
   out.tensors.push_back(compare_tensor<double>("loss", {}, {&ours.loss, 1}, {&theirs.loss, 1}, limit));
   out.tensors.push_back(compare_tensor<double>("num_items", {}, {&our_items, 1}, {&their_items, 1}, 0));
   const double wide = given_limit.value_or(gradient_limit<Stored>);
@@ -108,9 +117,10 @@ comparison compare(const gathered_result<T>& ours, const baseline_result<T>& the
   const bool trained = !theirs.gradients.empty() || !theirs.step_losses.empty();
   if (trained) add_number("gradient_norm", ours.gradient_norm, theirs.gradient_norm, wide);
   const double zero_limit = zero_share * largest_of(theirs.gradients);
-  if (!theirs.gradients.empty()) compare_named(out, prefixes[0], ours.gradients, theirs.gradients, wide, zero_limit);
+  if (!theirs.gradients.empty())
+    compare_named(out, prefixes[0], ours.gradients, theirs.gradients, wide, zero_limit, measure_of<Stored>);
   if (!theirs.step_losses.empty())
-    compare_named(out, prefixes[1], ours.parameters, theirs.parameters, wide, 0,
+    compare_named(out, prefixes[1], ours.parameters, theirs.parameters, wide, 0, measure_of<Stored>,
                   std::is_same_v<T, double> ? std::map<std::string, std::vector<char>>{} : theirs.steady);
   out.equal = std::all_of(out.tensors.begin(), out.tensors.end(), [](const auto& t) { return t.equal; });
 
@@ -171,7 +181,8 @@ replayed_choices choices_to_replay(const baseline_result<T>& theirs, double marg
   template std::string not_finite(std::span<const T>);                                                             \
   template double largest_of(const std::map<std::string, std::vector<T>>&);                                        \
   template tensor_comparison compare_tensor(std::string, std::vector<num>, std::span<const T>, std::span<const T>, \
-                                            double, std::span<const char>, num, double, std::string_view);         \
+                                            double, std::span<const char>, num, double, std::string_view,          \
+                                            error_measure);                                                        \
   template comparison compare(const gathered_result<T>&, const baseline_result<T>&, std::span<const char>,         \
                               std::optional<double>);                                                              \
   template replayed_choices choices_to_replay(const baseline_result<T>&, double)

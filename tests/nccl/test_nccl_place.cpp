@@ -49,6 +49,29 @@ TEST_CASE("place: as torchrun says") {
   CHECK(!p.share_gpu);
 }
 
+TEST_CASE("place: as an mpirun says, unless torchrun does") {
+  variables set{{"OMPI_COMM_WORLD_RANK", "2"},
+                {"OMPI_COMM_WORLD_SIZE", "4"},
+                {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                {"MASTER_ADDR", "node0.example"},
+                {"MASTER_PORT", "29600"}};
+  const process_place p = read_place(reader(set));
+  CHECK(p.rank == 2);
+  CHECK(p.world_size == 4);
+  CHECK(p.local_rank == 0);
+  CHECK(p.port == 29600);
+  CHECK(refusal(set, "MASTER_ADDR", nullptr) == "MASTER_ADDR: is not set, although OMPI_COMM_WORLD_RANK is");
+  CHECK(refusal(set, "OMPI_COMM_WORLD_LOCAL_RANK", "x").starts_with("OMPI_COMM_WORLD_LOCAL_RANK: must be"));
+  set.insert(torchrun.begin(), torchrun.end());
+  CHECK(read_place(reader(set)).rank == 5);
+  const variables mpich{
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}};
+  CHECK(read_place(reader(mpich)).local_rank == 1);
+  // The process of a batch script is alone.
+  const variables slurm{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "0"}};
+  CHECK(read_place(reader(slurm)).world_size == 1);
+}
+
 TEST_CASE("place: alone without any variable") {
   const process_place p = read_place(reader({}));
   CHECK(p.world_size == 1);

@@ -31,6 +31,34 @@ TEST_CASE("the error is relative to the largest value, over the places that coun
   CHECK_FALSE(compared({1, nan}, {1, 1}, {1, 0}).equal);  // anywhere
 }
 
+TEST_CASE("in bf16 errors are of the mean square, over the places that count") {
+  const std::vector<double> a{3, 100, 0, 7}, b{3, 100, 5, 7}, nothing(4, 0);
+  const std::vector<char> counts{1, 1, 0, 1};
+  const auto compared = [&](std::span<const double> ours, std::span<const double> theirs,
+                            std::span<const char> where = {}, double zero_limit = 0) {
+    return compare_tensor<double>("x", {}, ours, theirs, 5e-2, where, 1, zero_limit, "the plan's",
+                                  error_measure::mean_square);
+  };
+  CHECK(compared(a, b).error == doctest::Approx(5 / std::sqrt(9 + 1e4 + 25 + 49)));
+  CHECK(compared(a, b).equal);
+  CHECK(compared(a, b, counts).error == 0);
+  CHECK(compared(b, a, counts).error == 0);
+  CHECK_FALSE(compared(std::vector<double>{3, 90, 5, 7}, b).equal);
+  CHECK(compared(nothing, nothing).equal);
+  CHECK_FALSE(compared(a, nothing, {}, 1e-3).equal);
+
+  // What would not pass as a largest error does, and a scaled tensor does not.
+  gathered_result<float> ours;
+  ours.rows = 1, ours.length = 4, ours.vocab = 2, ours.num_items = 4;
+  ours.logits.assign(8, 1), ours.token_loss.assign(4, 1), ours.loss = 1;
+  const baseline_result<float> theirs{1, 4, 2, ours.logits, ours.token_loss, 1, 4, {}};
+  ours.logits[3] = 1.06f;
+  CHECK(compare<float, bf16>(ours, theirs, std::vector<char>(4, 1)).equal);
+  CHECK_FALSE(compare<float>(ours, theirs, std::vector<char>(4, 1)).equal);
+  for (float& x : ours.logits) x = 1.05f;
+  CHECK_FALSE(compare<float, bf16>(ours, theirs, std::vector<char>(4, 1)).equal);
+}
+
 TEST_CASE("results in which nothing is different from zero are no match, unless there is nothing to predict") {
   gathered_result<double> ours;
   ours.rows = 1, ours.length = 2, ours.vocab = 3;

@@ -9,10 +9,25 @@ namespace {
 
 constexpr num most_ranks = num{1} << 20;
 
+/// How launchers call a rank's place: torchrun, Open MPI's mpirun, that of MPICH and Intel. Not Slurm, which sets its
+/// variables for the one process of a batch script as well.
+struct launcher_variables {
+  const char *rank, *world_size, *local_rank;
+};
+constexpr launcher_variables launchers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+};
+
 std::string text_of(const variable_reader& variable, const char* name) {
   const char* const text = variable(name);
-  if (text == nullptr) throw input_error(std::string(name) + ": is not set, although RANK or WORLD_SIZE is");
-  return text;
+  if (text != nullptr) return text;
+  std::string set;
+  for (const launcher_variables& l : launchers)
+    for (const char* other : {l.rank, l.world_size})
+      if (set.empty() && variable(other) != nullptr) set = other;
+  throw input_error(std::string(name) + ": is not set, although " + set + " is");
 }
 
 num number_of(const variable_reader& variable, const char* name, num least, num most) {
@@ -35,13 +50,16 @@ process_place read_place(const variable_reader& variable) {
   const auto is_set = [&](const char* name) { return variable(name) != nullptr; };
   process_place place;
   if (is_set("SHARDPLAN_SHARE_GPU")) place.share_gpu = number_of(variable, "SHARDPLAN_SHARE_GPU", 0, 1) == 1;
-  if (!is_set("RANK") && !is_set("WORLD_SIZE")) {
+  const launcher_variables* by = nullptr;
+  for (const launcher_variables& l : launchers)
+    if (by == nullptr && (is_set(l.rank) || is_set(l.world_size))) by = &l;
+  if (by == nullptr) {
     if (is_set("LOCAL_RANK")) place.local_rank = number_of(variable, "LOCAL_RANK", 0, most_ranks - 1);
     return place;
   }
-  place.world_size = number_of(variable, "WORLD_SIZE", 1, most_ranks);
-  place.rank = number_of(variable, "RANK", 0, place.world_size - 1);
-  place.local_rank = number_of(variable, "LOCAL_RANK", 0, place.world_size - 1);
+  place.world_size = number_of(variable, by->world_size, 1, most_ranks);
+  place.rank = number_of(variable, by->rank, 0, place.world_size - 1);
+  place.local_rank = number_of(variable, by->local_rank, 0, place.world_size - 1);
   if (place.world_size == 1) return place;
   place.address = text_of(variable, "MASTER_ADDR");
   if (place.address.empty()) throw input_error("MASTER_ADDR: must not be empty");

@@ -23,9 +23,9 @@ struct process_place {
 /// The text of a variable, null where it is not set: as std::getenv.
 using variable_reader = std::function<const char*(const char*)>;
 
-/// RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, as torchrun sets them; SHARDPLAN_MASTER_PORT goes before
-/// MASTER_PORT, and SHARDPLAN_SHARE_GPU=1 lets ranks share a GPU. Without RANK and WORLD_SIZE: a world of one.
-/// input_error naming the variable and its value.
+/// RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, as torchrun sets them, or the first three as an mpirun names
+/// them; SHARDPLAN_MASTER_PORT goes before MASTER_PORT, and SHARDPLAN_SHARE_GPU=1 lets ranks share a GPU. Without any
+/// rank or world size: a world of one. input_error naming the variable and its value.
 process_place read_place(const variable_reader& variable);
 
 /// The GPU of a process where there are `num_devices`. engine_error when there are none, or too few for this rank.
