@@ -10,8 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-DATA = Path(__file__).resolve().parent.parent / "data"
-TINY = str(DATA / "tiny")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+from script_checks import DATA, TINY, check, finish  # noqa: E402, F401
+
 SKIPPED = 77
 SETTINGS = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -23,20 +24,6 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-
-faults = []
-
-
-def check(good, what):
-    """Notes what is wrong; the script goes on."""
-    if not good:
-        faults.append(what)
-        print("WRONG:", what, flush=True)
-
-
-def finish():
-    print(f"{len(faults)} faults" if faults else "no fault")
-    sys.exit(1 if faults else 0)
 
 
 def in_shared_memory():

@@ -10,23 +10,10 @@ import tempfile
 import time
 from pathlib import Path
 
-DATA = Path(__file__).resolve().parent.parent / "data"
-TINY = str(DATA / "tiny")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+from script_checks import DATA, TINY, check, finish  # noqa: E402, F401
+
 PLACE = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SHARDPLAN_MASTER_PORT", "NCCL_HOSTID"]
-
-faults = []
-
-
-def check(good, what):
-    """Notes what is wrong; the script goes on."""
-    if not good:
-        faults.append(what)
-        print("WRONG:", what, flush=True)
-
-
-def finish():
-    print(f"{len(faults)} faults" if faults else "no fault")
-    sys.exit(1 if faults else 0)
 
 
 def free_port():
