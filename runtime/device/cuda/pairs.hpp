@@ -121,34 +121,45 @@ void sort_pairs(L& on, std::span<const num> experts, num first, std::span<num> c
 
 template <class T>
 struct rows_of_pairs_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* x;
   const num* order;
   num per_token, width;
   T* out;
+  bool is_aligned() const { return are_aligned<at_once>(x, out) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
     const T* from = x + order[row] / per_token * width;
-    for (num i = c.begin; i < c.end; i += c.step) out[row * width + i] = from[i];
+    c.each(constant<at_once>{}, [&](num i, auto n) { copy_neighbours(from + i, out + row * width + i, n); });
   }
 };
 
 /// A token sums the rows of its pairs, each times its weight if there are weights, to what is there if `add`.
 template <class T>
 struct combine_pairs_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* rows;
   const num* place;
   const accumulated<T>* weights;
   num per_token, width;
   T* y;
   bool add;
+  bool is_aligned() const { return are_aligned<at_once>(rows, y) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num token, columns c) const {
-    for (num i = c.begin; i < c.end; i += c.step) {
-      T& to = y[token * width + i];
-      accumulated<T> sum = add ? widen(to) : 0;
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      T* to = y + token * width + i;
+      accumulated<T> sum[n()] = {};
+      if (add) {
+        const auto before = load(to, n);
+        for_each_of(n, [&](int k) { sum[k] = widen(before[k]); });
+      }
       for (num pair = token * per_token; pair < (token + 1) * per_token; ++pair)
-        if (const num j = place[pair]; j >= 0)
-          sum += (weights != nullptr ? weights[pair] : 1) * widen(rows[j * width + i]);
-      to = narrow<T>(sum);
-    }
+        if (const num j = place[pair]; j >= 0) {
+          const accumulated<T> weight = weights != nullptr ? weights[pair] : 1;
+          const auto row = load(rows + j * width + i, n);
+          for_each_of(n, [&](int k) { sum[k] += weight * widen(row[k]); });
+        }
+      store(to, n, [&](int k) { return narrow<T>(sum[k]); });
+    });
   }
 };
 
