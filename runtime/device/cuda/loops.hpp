@@ -100,9 +100,10 @@ struct column_sums_kernel {
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 2; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const num chunk_here = at.block / a.tiles;
+    const int block = static_cast<int>(at.block), tiles = static_cast<int>(a.tiles);  // as above
+    const num chunk_here = block / tiles;
     const int lane = at.thread / width_of_tile, within = at.thread % width_of_tile;
-    const num column = at.block % a.tiles * width_of_tile + within;
+    const num column = num{block % tiles} * width_of_tile + within;
     if (s == 0) {
       const num last = (chunk_here + 1) * chunk, end = last < a.rows ? last : a.rows;
       A sum = 0;

@@ -6,6 +6,7 @@
 
 #include <cstdint>  // uintptr_t
 #include <cstring>  // memcpy
+#include <stdexcept>
 
 #include "runtime/device/cuda/real.hpp"
 
@@ -33,6 +34,18 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) neighbours {
   SHARDPLAN_HOST_DEVICE T operator[](int i) const { return values[i]; }
 };
 
+/// May N neighbours be moved at once to and from each of these, and so each N after them? Asked by the host.
+template <int N, class... T>
+bool are_aligned(const T*... begins) {
+  return (... && (reinterpret_cast<std::uintptr_t>(begins) % alignof(neighbours<T, N>) == 0));
+}
+
+/// As a GPU does, the host refuses what an instruction that moves neighbours cannot reach.
+template <class T, int N>
+void refuse_misaligned(const T* begin) {
+  if (N > 1 && !are_aligned<N>(begin)) throw std::logic_error("misaligned address");
+}
+
 #ifdef __CUDA_ARCH__
 /// What one instruction moves of an object whose address is a multiple of `Alignment`.
 template <std::size_t Alignment>
@@ -51,6 +64,7 @@ SHARDPLAN_HOST_DEVICE neighbours<T, N> load(const T* from, constant<N>) {
   for (unsigned i = 0; i < sizeof(all) / sizeof(word); ++i)
     reinterpret_cast<word*>(&all)[i] = reinterpret_cast<const word*>(from)[i];
 #else
+  refuse_misaligned<T, N>(from);
   std::memcpy(&all, from, sizeof(all));
 #endif
   return all;
@@ -66,6 +80,7 @@ SHARDPLAN_HOST_DEVICE void store(T* to, constant<N> n, F&& value) {
   for (unsigned i = 0; i < sizeof(all) / sizeof(word); ++i)
     __stwb(reinterpret_cast<word*>(to) + i, reinterpret_cast<const word*>(&all)[i]);
 #else
+  refuse_misaligned<T, N>(to);
   std::memcpy(to, &all, sizeof(all));
 #endif
 }
@@ -76,14 +91,8 @@ SHARDPLAN_HOST_DEVICE void copy_neighbours(const T* from, T* to, constant<N> n) 
   store(to, n, [&](int k) { return all[k]; });
 }
 
-/// May N neighbours be moved at once to and from each of these, and so each N after them? Asked by the host.
-template <int N, class... T>
-bool are_aligned(const T*... begins) {
-  return (... && (reinterpret_cast<std::uintptr_t>(begins) % alignof(neighbours<T, N>) == 0));
-}
-
-/// Values of a row, or of all there are, that one thread has: those at `begin`, and on by `step` up to `end`. Neighbours
-/// in memory belong to neighbouring threads.
+/// Values of a row, or of all there are, that one thread has: those at `begin`, and on by `step` up to `end`.
+/// Neighbours in memory belong to neighbouring threads.
 struct columns {
   num begin, end, step;
   bool at_once;  ///< a turn is not of one value but of several
@@ -100,6 +109,18 @@ struct columns {
         for (num j = i; j < end; ++j) f(j, constant<1>{});
   }
 };
+
+/// f(i, n) for the neighbours of a row of `width` that a lane of `Lanes` has: groups of N, and what is left of one. At
+/// once or not, they are the same and in the same order, so that a sum of them does not depend on where rows lie. (Nor
+/// may a compiler choose what it rounds once: sums of products are of std::fma.)
+template <int Lanes, int N, class F>
+SHARDPLAN_HOST_DEVICE void each_group(constant<N>, int lane, num width, bool at_once, F&& f) {
+  for (num i = num{lane} * N; i < width; i += num{Lanes} * N)
+    if (at_once && i + N <= width)
+      f(i, constant<N>{});
+    else
+      for (num j = i; j < i + N && j < width; ++j) f(j, constant<1>{});
+}
 
 }  // namespace shardplan::runtime::cuda
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_NEIGHBOURS_HPP

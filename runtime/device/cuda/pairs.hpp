@@ -156,7 +156,7 @@ struct combine_pairs_body {
         if (const num j = place[pair]; j >= 0) {
           const accumulated<T> weight = weights != nullptr ? weights[pair] : 1;
           const auto row = load(rows + j * width + i, n);
-          for_each_of(n, [&](int k) { sum[k] += weight * widen(row[k]); });
+          for_each_of(n, [&](int k) { sum[k] = std::fma(weight, widen(row[k]), sum[k]); });
         }
       store(to, n, [&](int k) { return narrow<T>(sum[k]); });
     });
@@ -168,38 +168,43 @@ struct combine_pairs_backward_arguments {
   const T *dy, *rows;
   const num* order;
   const accumulated<T>* weights;
-  num per_token, width;
+  num pairs, per_token, width;
   T* drows;
   accumulated<T>* dweights;
+  bool at_once;  // neighbours are moved so
 };
 
-/// One block per pair.
-template <class T, int Threads>
+/// A pair is a row.
+template <class T, int Lanes>
 struct combine_pairs_backward_kernel {
-  static constexpr int threads = Threads;
+  static constexpr int threads = threads_of_rows;
   using A = accumulated<T>;
   using arguments = combine_pairs_backward_arguments<T>;
   struct shared {
-    block_fold<A, Threads> along;
+    block_fold<A, Lanes> along[row_of_block<Lanes>::rows];
   };
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 3; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const num pair = a.order[at.block];
+    const row_of_block<Lanes> my(at.block, at.thread);
+    if (my.row >= a.pairs) return;
+    const num pair = a.order[my.row];
+    auto& all_along = shared.along[my.within];
     if (s == 0) {
-      const T *dy = a.dy + pair / a.per_token * a.width, *row = a.rows + at.block * a.width;
-      T* to = a.drows + at.block * a.width;
+      const T *dy = a.dy + pair / a.per_token * a.width, *row = a.rows + my.row * a.width;
+      T* to = a.drows + my.row * a.width;
       const A weight = a.weights[pair];
       A along = 0;
-      for (num i = at.thread; i < a.width; i += threads) {
-        along += widen(dy[i]) * widen(row[i]);
-        to[i] = narrow<T>(weight * widen(dy[i]));
-      }
-      shared.along.put(at.thread, along);
+      each_group<Lanes>(constant<in_16_bytes<T>>{}, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto gradients = load(dy + i, n), values = load(row + i, n);
+        for_each_of(n, [&](int k) { along = std::fma(widen(gradients[k]), widen(values[k]), along); });
+        store(to + i, n, [&](int k) { return narrow<T>(weight * widen(gradients[k])); });
+      });
+      all_along.put(my.lane, along);
     } else if (s == 1) {
-      shared.along.fold(at.thread);
-    } else if (at.thread == 0) {
-      a.dweights[pair] = shared.along.result();
+      all_along.fold(my.lane);
+    } else if (my.lane == 0) {
+      a.dweights[pair] = all_along.result();
     }
   }
 };
@@ -227,10 +232,13 @@ void combine_pairs_backward(L& on, std::span<const T> dy, std::span<const std::t
                             std::span<const num> order, std::span<const accumulated<T>> weights, num per_token, num H,
                             std::span<std::type_identity_t<T>> drows, std::span<accumulated<T>> dweights) {
   fill<accumulated<T>>(on, dweights, 0);
-  with_threads_for(H, [&](auto threads) {
-    on.template launch<combine_pairs_backward_kernel<T, threads>>(
-        static_cast<num>(order.size()),
-        {dy.data(), rows.data(), order.data(), weights.data(), per_token, H, drows.data(), dweights.data()});
+  constexpr int group = in_16_bytes<T>;
+  const num pairs = static_cast<num>(order.size());
+  const bool at_once = H % group == 0 && are_aligned<group>(dy.data(), rows.data(), drows.data());
+  with_threads_for(ceil_div(H, num{group}), [&](auto lanes) {
+    on.template launch<combine_pairs_backward_kernel<T, lanes>>(
+        row_of_block<lanes>::blocks(pairs), {dy.data(), rows.data(), order.data(), weights.data(), pairs, per_token, H,
+                                             drows.data(), dweights.data(), at_once});
   });
 }
 

@@ -39,12 +39,10 @@ struct rotate_body {
     c.each(constant<at_once>{}, [&](num j, auto n) {
       const auto a = load(first + j, n), b = load(second + j, n);
       const auto cosine = load(cosines + j, n), sine = load(sines + j, n);
-      store(first + j, n, [&](int k) {
-        return narrow<T>(widen(a[k]) * cosine[k] - widen(b[k]) * (sine[k] * direction));
-      });
-      store(second + j, n, [&](int k) {
-        return narrow<T>(widen(b[k]) * cosine[k] + widen(a[k]) * (sine[k] * direction));
-      });
+      store(first + j, n,
+            [&](int k) { return narrow<T>(std::fma(widen(a[k]), cosine[k], -widen(b[k]) * (sine[k] * direction))); });
+      store(second + j, n,
+            [&](int k) { return narrow<T>(std::fma(widen(b[k]), cosine[k], widen(a[k]) * (sine[k] * direction))); });
     });
   }
 };
