@@ -117,7 +117,7 @@ struct swiglu_backward_body {
         const accumulated<T> g = widen(here[k]), u = widen(other[k]), d = widen(dys[k]);
         const accumulated<T> sigmoid = 1 / (1 + std::exp(-g));
         other[k] = narrow<T>(d * g * sigmoid);
-        return narrow<T>(d * u * sigmoid * (1 + g * (1 - sigmoid)));
+        return narrow<T>(d * u * sigmoid * std::fma(g, 1 - sigmoid, accumulated<T>{1}));
       });
       store(ups, n, [&](int k) { return other[k]; });
     });

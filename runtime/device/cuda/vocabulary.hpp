@@ -89,12 +89,13 @@ struct cross_entropy_backward_body {
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
     const num target = targets[row], column = target - first;
     const accumulated<T> log_sum_here = log_sum[row];
+    const accumulated<T> scale_here = target < 0 ? 0 : scale;
     c.each(constant<at_once>{}, [&](num i, auto n) {
       T* at = logits + row * width + i;
       const auto here = load(at, n);
       store(at, n, [&](int k) {
-        const accumulated<T> p = target < 0 ? 0 : std::exp(widen(here[k]) - log_sum_here) * scale;
-        return narrow<T>(target >= 0 && i + k == column ? p - scale : p);
+        const accumulated<T> p = target < 0 ? 0 : std::exp(widen(here[k]) - log_sum_here);
+        return narrow<T>(std::fma(p, scale_here, i + k == column ? -scale_here : 0));
       });
     });
   }
