@@ -12,6 +12,7 @@
 #include <cstring>    // memcmp
 #include <random>
 #include <tuple>
+#include <utility>  // forward, as_const
 #include <vector>
 
 #include "runtime/device/buffer.hpp"
@@ -33,15 +34,21 @@ inline const cuda::gpu_launcher& gpu() {
 }
 #endif
 
-/// f(launcher) twice; its result, a tuple of vectors.
+/// How many values late the memory begins that give and poisoned return: 0 is where anything may be moved.
+inline num late = 0;
+
+/// f(launcher) twice; its result, a tuple of vectors. The second time all memory it is given begins `late_then` late.
 template <class F>
-auto everywhere(F&& f) {
+auto everywhere(F&& f, num late_then = 0) {
 #ifdef SHARDPLAN_TEST_GPU
-  const auto first = f(gpu()), second = f(gpu());
+  const auto &forward = gpu(), &backward = gpu();
 #else
   const cuda::host_launcher forward, backward(true);
-  const auto first = f(forward), second = f(backward);
 #endif
+  const auto first = f(forward);
+  late = late_then;
+  const auto second = f(backward);
+  late = 0;
   std::apply(
       [&](const auto&... a) {
         std::apply(
@@ -55,11 +62,30 @@ auto everywhere(F&& f) {
       first);
   return first;
 }
+/// The same where neighbours are moved at once if memory begins where they may: the second time it does not, and
+/// results are of equal bits.
+template <class F>
+auto everywhere_and_late(F&& f) {
+  return everywhere(std::forward<F>(f), 1);
+}
+
+/// Memory of a launcher that holds something else at first.
+template <class Memory>
+struct part_of_memory {
+  Memory all;
+  num first;
+  num size() const { return all.size() - first; }
+  auto data() { return all.data() + first; }
+  auto span() { return all.span().subspan(static_cast<std::size_t>(first)); }
+  auto span() const { return all.span().subspan(static_cast<std::size_t>(first)); }
+};
 
 /// Copies for a launcher to work on, and back.
 template <class L, class T, class Allocator>
 auto give(L& on, const std::vector<T, Allocator>& values) {
-  return on.upload(std::span<const T>(values));
+  std::vector<T> all(static_cast<std::size_t>(late));
+  all.insert(all.end(), values.begin(), values.end());
+  return part_of_memory<decltype(on.upload(std::span<const T>(all)))>{on.upload(std::span<const T>(all)), late};
 }
 template <class L, class Memory>
 auto take(L& on, Memory& memory) {

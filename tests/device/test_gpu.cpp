@@ -40,7 +40,7 @@ TEST_CASE("more than a device allows is refused by kernel, request and limit") {
   const num most = on.on().limits().blocks;
   CHECK(most > 0);
   const std::string message = message_of([&] {
-    on.launch<cuda::elements_kernel<cuda::fill_body<float>>>(most + 1, {{nullptr, 0}, 0});
+    on.launch<cuda::elements_kernel<cuda::fill_body<float>>>(most + 1, {{nullptr, 0}, 0, 1, 1});
   });
   CAPTURE(message);
   CHECK(message.find("fill_body<float>") != std::string::npos);

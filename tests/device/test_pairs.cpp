@@ -42,7 +42,7 @@ TEST_CASE_TEMPLATE("pairs are sorted, and rows go to experts and back", T, float
   using A = accumulated<T>;
   std::mt19937 random(21);
   for (const pairs_case& c : pair_cases)
-    for (num H : {1, 33, 300}) {
+    for (num H : {1, 33, 64, 300}) {
       CAPTURE(c.r);
       CAPTURE(c.count);
       CAPTURE(H);
@@ -54,7 +54,7 @@ TEST_CASE_TEMPLATE("pairs are sorted, and rows go to experts and back", T, float
       const auto weights = random_values<A>(random, all);
       chosen.weights = exact(weights);
 
-      const auto [order, place, counts, rows, y, drows, dweights, dx] = everywhere([&](auto& on) {
+      const auto [order, place, counts, rows, y, drows, dweights, dx] = everywhere_and_late([&](auto& on) {
         auto ge = give(on, chosen.experts), gc = poisoned<num>(on, c.count), go = poisoned<num>(on, all),
              gp = poisoned<num>(on, all);
         cuda::sort_pairs(on, read(ge), c.first, gc.span(), go.span(), gp.span());
@@ -93,7 +93,7 @@ TEST_CASE_TEMPLATE("blocks by sender become blocks by expert, and go back", T, f
   std::mt19937 random(22);
   for (num senders : {1, 3})
     for (num slots : {1, 5})
-      for (num width : {1, 70, 300}) {
+      for (num width : {1, 64, 70, 300}) {
         std::vector<num> counts, starts(static_cast<std::size_t>(senders * slots));  // (sender, slot)
         for (num i = 0; i < senders * slots; ++i) counts.push_back(i % 4 == 1 ? 0 : static_cast<num>(random() % 9));
         std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), num{0});
@@ -109,7 +109,7 @@ TEST_CASE_TEMPLATE("blocks by sender become blocks by expert, and go back", T, f
         std::vector<T> expected(received.size());
         for (const cuda::row_block& b : blocks)
           std::copy_n(received.begin() + b.received * width, b.rows * width, expected.begin() + b.place * width);
-        const auto [sorted, back] = everywhere([&](auto& on) {
+        const auto [sorted, back] = everywhere_and_late([&](auto& on) {
           auto from = give(on, received), to = poisoned<T>(on, rows * width), home = poisoned<T>(on, rows * width);
           auto table = give(on, blocks);
           cuda::sort_blocks<T>(on, read(from), read(table), width, to.span());
@@ -132,7 +132,7 @@ TEST_CASE_TEMPLATE("tokens and heads are traded, a head of several ranks being s
         const num share = num_traded_heads(heads, ranks);
         const auto x = random_values<T>(random, n * heads * head_dim),
                    in = random_values<T>(random, ranks * n * share * head_dim);
-        const auto [packed, summed] = everywhere([&](auto& on) {
+        const auto [packed, summed] = everywhere_and_late([&](auto& on) {
           auto gx = give(on, x), gi = give(on, in), gp = poisoned<T>(on, ranks * n * share * head_dim),
                gs = poisoned<T>(on, n * heads * head_dim);
           cuda::pack_heads<T>(on, read(gx), heads, head_dim, ranks, gp.span());

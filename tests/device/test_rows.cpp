@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations on rows and elements against those of the CPU.
 #include "runtime/device/cuda/elementwise.hpp"
+#include "runtime/device/cuda/exchange.hpp"
 #include "runtime/device/cuda/norm.hpp"
 #include "runtime/device/cuda/optimizer.hpp"
+#include "runtime/device/cuda/pairs.hpp"
 #include "runtime/device/cuda/rotary.hpp"
 #include "runtime/device/cuda/totals.hpp"
 #include "runtime/device/ops.hpp"
@@ -36,7 +38,7 @@ TEST_CASE_TEMPLATE("norms and their gradients", T, float, double, bf16) {
       const auto x = random_values<T>(random, n * width), w = random_values<T>(random, width),
                  dy = random_values<T>(random, n * width);
       const auto grown = random_values<accumulated<T>>(random, width);
-      const auto [out, in_place, dx, dw] = everywhere([&](auto& on) {
+      const auto [out, in_place, dx, dw] = everywhere_and_late([&](auto& on) {
         auto gx = give(on, x), gw = give(on, w), gdy = give(on, dy), gdw = give(on, grown), same = give(on, x);
         auto gout = poisoned<T>(on, n * width), gdx = poisoned<T>(on, n * width);
         cuda::rms_norm<T>(on, read(gx), read(gw), eps, gout.span());
@@ -65,7 +67,7 @@ TEST_CASE_TEMPLATE("sums, biases and copies", T, float, double, bf16) {
       const auto x = random_values<T>(random, n * width), y = random_values<T>(random, n * width),
                  bias = random_values<T>(random, width);
       const auto grown = random_values<accumulated<T>>(random, width);
-      const auto [sum, biased, dbias, copied, rounded, filled, restored] = everywhere([&](auto& on) {
+      const auto [sum, biased, dbias, copied, rounded, filled, restored] = everywhere_and_late([&](auto& on) {
         auto gx = give(on, x), gy = give(on, y), gb = give(on, bias), gd = give(on, grown), gs = give(on, x);
         auto gc = poisoned<T>(on, n * width), gf = poisoned<T>(on, n * width);
         auto gr = poisoned<bf16>(on, n * width);
@@ -95,11 +97,53 @@ TEST_CASE_TEMPLATE("sums, biases and copies", T, float, double, bf16) {
     }
 }
 
+TEST_CASE_TEMPLATE("neighbours are moved at once where memory and widths allow it", T, float, double, bf16) {
+  constexpr int several = cuda::in_16_bytes<T>;
+  constexpr num width = 16;
+  alignas(16) T memory[3][2 * width + several];
+  alignas(16) accumulated<T> table[width + several];
+  // Each of what the body moves begins late in one turn.
+  const auto check = [&](auto body_of) {
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1], memory[2], width)) == several);
+    CHECK(cuda::values_of_turn(body_of(memory[0] + several, memory[1], memory[2], 2 * width)) == several);
+    CHECK(cuda::values_of_turn(body_of(memory[0] + 1, memory[1], memory[2], width)) == 1);
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1] + several - 1, memory[2], width)) == 1);
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1], memory[2] + 1, width)) == 1);
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1], memory[2], width - 1)) == 1);
+  };
+  check([](T* a, T* b, T* c, num w) { return cuda::swiglu_body<T>{a, b, c, w, width}; });
+  check([](T* a, T* b, T* c, num w) { return cuda::swiglu_body<T>{a, b, c, 2 * width, w}; });
+  check([](T* a, T* b, T* c, num w) { return cuda::swiglu_backward_body<T>{a, b, c, w, width}; });
+  check([](T* a, T* b, T* c, num w) { return cuda::swiglu_backward_body<T>{a, b, c, 2 * width, w}; });
+  const auto check_two = [&](auto body_of) {  // bodies that move two
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1], width)) == several);
+    CHECK(cuda::values_of_turn(body_of(memory[0] + 1, memory[1], width)) == 1);
+    CHECK(cuda::values_of_turn(body_of(memory[0], memory[1] + 1, width)) == 1);
+  };
+  check_two([](T* a, T* b, num) { return cuda::copy_body<T>{a, b}; });
+  check_two([](T* a, T* b, num) { return cuda::add_body<T, T>{a, b}; });
+  check_two([](T* a, T* b, num w) { return cuda::add_bias_body<T>{a, b, w}; });
+  check_two([](T* a, T* b, num w) { return cuda::rows_of_pairs_body<T>{a, nullptr, 1, w, b}; });
+  check_two([](T* a, T* b, num w) { return cuda::combine_pairs_body<T>{a, nullptr, nullptr, 1, w, b, true}; });
+  check_two([](T* a, T* b, num w) { return cuda::copy_blocks_body<T>{a, nullptr, 0, w, b, true}; });
+  check_two([](T* a, T* b, num w) { return cuda::pack_heads_body<T>{a, 1, 1, w, 1, b}; });
+  check_two([](T* a, T* b, num w) { return cuda::sum_heads_body<T>{a, 1, 1, w, 1, b}; });
+  CHECK(cuda::values_of_turn(cuda::fill_body<T>{memory[0], T{}}) == several);
+  CHECK(cuda::values_of_turn(cuda::fill_body<T>{memory[0] + 1, T{}}) == 1);
+  CHECK(cuda::values_of_turn(cuda::rotate_body<T>{memory[0], table, 1, width, 1}) == several);
+  CHECK(cuda::values_of_turn(cuda::rotate_body<T>{memory[0], table + 1, 1, width, 1}) == 1);
+  CHECK(cuda::values_of_turn(cuda::rotate_body<T>{memory[0], table, 1, width - 1, 1}) == 1);
+  // Whoever moves them elsewhere is refused.
+  CHECK_NOTHROW(cuda::load(memory[0] + several, cuda::constant<several>{}));
+  CHECK_THROWS_AS(cuda::load(memory[0] + 1, cuda::constant<several>{}), std::logic_error);
+  CHECK_NOTHROW(cuda::load(memory[0] + 1, cuda::constant<1>{}));
+}
+
 TEST_CASE("a gradient grows by one that is stored in fewer bits") {
   std::mt19937 random(3);
   const auto x = random_values<float>(random, 1300);
   const auto y = random_values<bf16>(random, 1300);
-  const auto [sum] = everywhere([&](auto& on) {
+  const auto [sum] = everywhere_and_late([&](auto& on) {
     auto gx = give(on, x);
     auto gy = give(on, y);
     cuda::add<float, bf16>(on, gx.span(), read(gy));
@@ -119,7 +163,7 @@ TEST_CASE_TEMPLATE("swiglu, with gates next to ups and apart", T, float, double,
       const auto wide = random_values<T>(random, n * 2 * width, -6, 6), dy = random_values<T>(random, n * width);
       // Seen as two halves, the same values are gates and ups apart.
       const std::vector<T> gate(wide.begin(), wide.begin() + n * width), up(wide.begin() + n * width, wide.end());
-      const auto [out, dwide, apart, in_place, dgate, dup] = everywhere([&](auto& on) {
+      const auto [out, dwide, apart, in_place, dgate, dup] = everywhere_and_late([&](auto& on) {
         auto gw = give(on, wide), gg = give(on, gate), gu = give(on, up), gdy = give(on, dy), gi = give(on, gate);
         auto gout = poisoned<T>(on, n * width), ga = poisoned<T>(on, n * width);
         cuda::swiglu<T>(on, read(gw), width, gout.span());
@@ -160,7 +204,7 @@ TEST_CASE_TEMPLATE("rotary tables and rotations", T, float, double, bf16) {
         std::vector<num> positions;
         for (num i = 0; i < n; ++i) positions.push_back(17 + i * i * 37);
         const auto x = random_values<T>(random, n * heads * head_dim);
-        const auto [table, there, back] = everywhere([&](auto& on) {
+        const auto [table, there, back] = everywhere_and_late([&](auto& on) {
           auto gf = give(on, f.inverse);
           auto gp = give(on, positions);
           auto gt = poisoned<A>(on, n * head_dim);
@@ -189,7 +233,7 @@ TEST_CASE_TEMPLATE("all values and their squares are added up, in double", T, fl
     const auto values = random_values<T>(random, size);
     double sum = 3, squares = 5;
     for (double x : exact(values)) sum += x, squares += x * x;
-    const auto [totals] = everywhere([&](auto& on) {
+    const auto [totals] = everywhere_and_late([&](auto& on) {
       auto x = give(on, values);
       return std::tuple(std::vector{cuda::add_up<T>(on, read(x), 3), cuda::add_up_squares<T>(on, read(x), 5)});
     });
@@ -211,7 +255,7 @@ TEST_CASE_TEMPLATE("steps of AdamW", A, float, double) {
       expected.next();
       expected.update(key, evalues, exact(gradient));
     }
-    const auto [gvalues, first, second] = everywhere([&](auto& on) {
+    const auto [gvalues, first, second] = everywhere_and_late([&](auto& on) {
       auto v = give(on, values), g = give(on, gradient);
       auto m = give(on, std::vector<A>(values.size(), A{0})), s = give(on, std::vector<A>(values.size(), A{0}));
       for (int step = 1; step <= 3; ++step)

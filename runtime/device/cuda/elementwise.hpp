@@ -10,42 +10,64 @@ namespace shardplan::runtime::cuda {
 
 template <class T>
 struct fill_body {
+  static constexpr int at_once = in_16_bytes<T>;
   T* x;
   T value;
-  SHARDPLAN_HOST_DEVICE void operator()(num i) const { x[i] = value; }
+  bool is_aligned() const { return are_aligned<at_once>(x); }
+  template <class N>
+  SHARDPLAN_HOST_DEVICE void operator()(num i, N n) const {
+    store(x + i, n, [&](int) { return value; });
+  }
 };
 template <class To, class From>
 struct convert_body {
+  static constexpr int at_once = in_16_bytes<To>;
   const From* from;
   To* to;
-  SHARDPLAN_HOST_DEVICE void operator()(num i) const {
-    to[i] = narrow<To>(static_cast<accumulated<To>>(widen(from[i])));
+  bool is_aligned() const { return are_aligned<at_once>(from, to); }
+  template <class N>
+  SHARDPLAN_HOST_DEVICE void operator()(num i, N n) const {
+    const auto x = load(from + i, n);
+    store(to + i, n, [&](int k) { return narrow<To>(static_cast<accumulated<To>>(widen(x[k]))); });
   }
 };
 template <class T>
 struct copy_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* from;
   T* to;
-  SHARDPLAN_HOST_DEVICE void operator()(num i) const { to[i] = from[i]; }
+  bool is_aligned() const { return are_aligned<at_once>(from, to); }
+  template <class N>
+  SHARDPLAN_HOST_DEVICE void operator()(num i, N n) const {
+    copy_neighbours(from + i, to + i, n);
+  }
 };
 template <class T, class U>
 struct add_body {
+  static constexpr int at_once = in_16_bytes<T>;
   T* x;
   const U* y;
-  SHARDPLAN_HOST_DEVICE void operator()(num i) const {
-    x[i] = narrow<T>(widen(x[i]) + static_cast<accumulated<T>>(widen(y[i])));
+  bool is_aligned() const { return are_aligned<at_once>(x, y); }
+  template <class N>
+  SHARDPLAN_HOST_DEVICE void operator()(num i, N n) const {
+    const auto a = load(x + i, n);
+    const auto b = load(y + i, n);
+    store(x + i, n, [&](int k) { return narrow<T>(widen(a[k]) + static_cast<accumulated<T>>(widen(b[k]))); });
   }
 };
 template <class T>
 struct add_bias_body {
+  static constexpr int at_once = in_16_bytes<T>;
   T* x;
   const T* bias;
   num width;
+  bool is_aligned() const { return are_aligned<at_once>(x, bias) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
-    for (num i = c.begin; i < c.end; i += c.step) {
-      T& at = x[row * width + i];
-      at = narrow<T>(widen(at) + widen(bias[i]));
-    }
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      T* at = x + row * width + i;
+      const auto a = load(at, n), b = load(bias + i, n);
+      store(at, n, [&](int k) { return narrow<T>(widen(a[k]) + widen(b[k])); });
+    });
   }
 };
 template <class T>
@@ -60,29 +82,45 @@ struct stored_term {
 /// Gates and ups lie `stride` apart from row to row: next to each other, or in memory of their own.
 template <class T>
 struct swiglu_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T *gate, *up;
   T* out;
   num stride, width;
+  bool is_aligned() const {
+    return are_aligned<at_once>(gate, up, out) && stride % at_once == 0 && width % at_once == 0;
+  }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
-    for (num i = c.begin; i < c.end; i += c.step) {
-      const accumulated<T> g = widen(gate[row * stride + i]), u = widen(up[row * stride + i]);
-      out[row * width + i] = narrow<T>(g / (1 + std::exp(-g)) * u);
-    }
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      const auto gates = load(gate + row * stride + i, n), ups = load(up + row * stride + i, n);
+      store(out + row * width + i, n, [&](int k) {
+        const accumulated<T> g = widen(gates[k]), u = widen(ups[k]);
+        return narrow<T>(g / (1 + std::exp(-g)) * u);
+      });
+    });
   }
 };
 template <class T>
 struct swiglu_backward_body {
+  static constexpr int at_once = in_16_bytes<T>;
   T *gate, *up;
   const T* dy;
   num stride, width;
+  bool is_aligned() const {
+    return are_aligned<at_once>(gate, up, dy) && stride % at_once == 0 && width % at_once == 0;
+  }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
-    for (num i = c.begin; i < c.end; i += c.step) {
-      T &gate_here = gate[row * stride + i], &up_here = up[row * stride + i];
-      const accumulated<T> g = widen(gate_here), u = widen(up_here), d = widen(dy[row * width + i]);
-      const accumulated<T> sigmoid = 1 / (1 + std::exp(-g));
-      gate_here = narrow<T>(d * u * sigmoid * (1 + g * (1 - sigmoid)));
-      up_here = narrow<T>(d * g * sigmoid);
-    }
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      T *gates = gate + row * stride + i, *ups = up + row * stride + i;
+      const auto here = load(gates, n), dys = load(dy + row * width + i, n);
+      auto other = load(ups, n);  // becomes its gradient
+      store(gates, n, [&](int k) {
+        const accumulated<T> g = widen(here[k]), u = widen(other[k]), d = widen(dys[k]);
+        const accumulated<T> sigmoid = 1 / (1 + std::exp(-g));
+        other[k] = narrow<T>(d * g * sigmoid);
+        return narrow<T>(d * u * sigmoid * std::fma(g, 1 - sigmoid, accumulated<T>{1}));
+      });
+      store(ups, n, [&](int k) { return other[k]; });
+    });
   }
 };
 

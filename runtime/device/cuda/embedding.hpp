@@ -9,14 +9,21 @@ namespace shardplan::runtime::cuda {
 
 template <class T>
 struct look_up_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* table;
   const num* ids;
   num first, rows, width;
   T* out;
+  bool is_aligned() const { return are_aligned<at_once>(table, out) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num token, columns c) const {
     const num row = ids[token] - first;
     const bool here = row >= 0 && row < rows;
-    for (num i = c.begin; i < c.end; i += c.step) out[token * width + i] = here ? table[row * width + i] : narrow<T>(0);
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      if (here)
+        copy_neighbours(table + row * width + i, out + token * width + i, n);
+      else
+        store(out + token * width + i, n, [](int) { return narrow<T>(0); });
+    });
   }
 };
 

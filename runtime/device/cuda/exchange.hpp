@@ -20,6 +20,8 @@ struct copy_blocks_body {
   num count, width;
   T* to;
   bool by_expert;  // `to` is by expert, `from` as received; else the other way round
+  static constexpr int at_once = in_16_bytes<T>;
+  bool is_aligned() const { return are_aligned<at_once>(from, to) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
     num low = 0, high = count;  // the last block that begins at or before the row; empty ones begin there too
     while (high - low > 1) {
@@ -29,7 +31,7 @@ struct copy_blocks_body {
     const num received = blocks[low].received + (row - blocks[low].place);
     const T* source = from + (by_expert ? received : row) * width;
     T* target = to + (by_expert ? row : received) * width;
-    for (num i = c.begin; i < c.end; i += c.step) target[i] = source[i];
+    c.each(constant<at_once>{}, [&](num i, auto n) { copy_neighbours(source + i, target + i, n); });
   }
 };
 
@@ -56,10 +58,13 @@ struct pack_heads_body {
   const T* x;
   num n, heads, head_dim, ranks;
   T* out;
+  static constexpr int at_once = in_16_bytes<T>;
+  bool is_aligned() const { return are_aligned<at_once>(x, out) && head_dim % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {  // a row: what one rank gets of one token
     const num rank = row / n, token = row % n, share = num_traded_heads(heads, ranks) * head_dim;
     const T* from = x + (token * heads + first_traded_head(heads, ranks, rank)) * head_dim;
-    for (num i = c.begin; i < c.end; i += c.step) out[row * share + i] = from[i];
+    c.each(constant<at_once>{},
+           [&](num i, auto several) { copy_neighbours(from + i, out + row * share + i, several); });
   }
 };
 
@@ -68,6 +73,8 @@ struct sum_heads_body {
   const T* in;
   num n, heads, head_dim, ranks;
   T* out;
+  static constexpr int at_once = in_16_bytes<T>;
+  bool is_aligned() const { return are_aligned<at_once>(in, out) && head_dim % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {  // a row: one head of one token
     const num token = row / heads, head = row % heads, share = num_traded_heads(heads, ranks);
     num first = 0, last = 0;  // the ranks that had this head: neighbours
@@ -76,14 +83,15 @@ struct sum_heads_body {
       if (begin + share <= head) first = rank + 1;
       if (begin <= head) last = rank + 1;
     }
-    for (num i = c.begin; i < c.end; i += c.step) {
-      accumulated<T> sum = 0;
+    c.each(constant<at_once>{}, [&](num i, auto several) {
+      accumulated<T> sum[several()] = {};
       for (num rank = first; rank < last; ++rank) {
         const num here = head - first_traded_head(heads, ranks, rank);
-        sum += widen(in[((rank * n + token) * share + here) * head_dim + i]);
+        const auto part = load(in + ((rank * n + token) * share + here) * head_dim + i, several);
+        for_each_of(several, [&](int k) { sum[k] += widen(part[k]); });
       }
-      out[row * head_dim + i] = narrow<T>(sum);
-    }
+      store(out + row * head_dim + i, several, [&](int k) { return narrow<T>(sum[k]); });
+    });
   }
 };
 

@@ -138,14 +138,30 @@ struct one_step {
   }
 };
 
-/// Calls `f` with the number of threads, a constant, that suits rows of `width` values.
+/// Calls `f` with the number of threads, a constant, that suits rows of `width` values: a warp, or 256.
 template <class F>
 void with_threads_for(num width, F&& f) {
-  if (width <= 256)
-    f(std::integral_constant<int, 32>{});  // a warp: many rows at a time
+  if (width <= 128)
+    f(std::integral_constant<int, 32>{});
   else
     f(std::integral_constant<int, 256>{});
 }
+
+/// Threads of a block that has several rows, unless one of them needs all.
+inline constexpr int threads_of_rows = 256;
+
+/// The row that a thread works on with others, `Lanes` in all, in a block of threads_of_rows.
+template <int Lanes>
+struct row_of_block {
+  static constexpr int rows = threads_of_rows / Lanes;  ///< of a block
+  static_assert(threads_of_rows % Lanes == 0);
+  int within;  ///< which row of the block
+  int lane;    ///< which thread of the row
+  num row;
+  SHARDPLAN_HOST_DEVICE row_of_block(num block, int thread)
+      : within(thread / Lanes), lane(thread % Lanes), row(block * rows + within) {}
+  static num blocks(num rows_of_all) { return ceil_div(rows_of_all, num{rows}); }
+};
 
 }  // namespace shardplan::runtime::cuda
 #endif  // SHARDPLAN_RUNTIME_DEVICE_CUDA_KERNEL_HPP

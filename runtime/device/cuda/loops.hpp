@@ -3,58 +3,83 @@
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_LOOPS_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_LOOPS_HPP
 
-#include "runtime/device/cuda/real.hpp"
+#include <concepts>  // same_as
+
+#include "runtime/device/cuda/neighbours.hpp"
 
 namespace shardplan::runtime::cuda {
 
-/// body(i) for each i of [0, size)
+/// A body that moves neighbours at once says how many, `at_once`, and by `is_aligned()` whether memory and widths allow
+/// it: for rows, each row must begin where the first may. It is given numbers of values, constants, to compute on.
+template <class Body>
+concept MovesNeighbours = requires(const Body& body) {
+  { body.is_aligned() } -> std::same_as<bool>;
+  constant<Body::at_once>{};
+};
+
+/// How many values a turn of the body's loop has. Asked by the host, once for each launch.
+template <class Body>
+int values_of_turn(const Body& body) {
+  if constexpr (MovesNeighbours<Body>)
+    if (body.is_aligned()) return Body::at_once;
+  return 1;
+}
+
+/// body(i) for each i of [0, size); or body(i, n) for each n of them.
 template <class Body>
 struct elements_kernel : one_step {
-  static constexpr int threads = 256, per_thread = 4;
+  static constexpr int threads = 256;
   struct arguments {
     Body body;
     num size;
+    int of_turn, turns;  // of a thread
   };
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num, const place& at, state&, shared&) {
-    const num first = at.block * (threads * per_thread) + at.thread;
-    for (int j = 0; j < per_thread; ++j)
-      if (const num i = first + j * threads; i < a.size) a.body(i);
+    const num values = static_cast<num>(threads) * a.of_turn, first = at.block * (values * a.turns);
+    const num end = first + values * a.turns < a.size ? first + values * a.turns : a.size;
+    const columns mine{first + at.thread * a.of_turn, end, values, a.of_turn > 1};
+    if constexpr (MovesNeighbours<Body>)
+      mine.each(constant<Body::at_once>{}, a.body);
+    else
+      for (num i = mine.begin; i < mine.end; i += mine.step) a.body(i);
   }
 };
 
-/// Columns of a row that one thread has: neighbours in memory belong to neighbouring threads.
-struct columns {
-  num begin, end;
-  int step;
-};
-
-/// body(row, columns) for each of `rows` rows of `width` columns. What depends on the row alone, a body computes once
-/// before it goes through its columns.
-template <class Body, int Threads>
+/// body(row, columns) for each of `rows` rows of `width` columns, a row by `Lanes` threads. What depends on the row
+/// alone, a body computes once before it goes through its columns.
+template <class Body, int Lanes>
 struct rows_kernel : one_step {
-  static constexpr int threads = Threads, tile = Threads * 4;  // columns that a block takes
+  static constexpr int threads = threads_of_rows, turns = 4;
   struct arguments {
     Body body;
-    num width, tiles;
+    num rows, width, tiles;  // a tile: the columns of a row that a block takes
+    int of_turn;
   };
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num, const place& at, state&, shared&) {
-    const num first = at.block % a.tiles * tile, end = first + tile < a.width ? first + tile : a.width;
-    a.body(at.block / a.tiles, columns{first + at.thread, end, threads});
+    // A launch has less than 2^31 blocks, and a GPU divides 32 bits faster than 64.
+    const int block = static_cast<int>(at.block), tiles = static_cast<int>(a.tiles);
+    const row_of_block<Lanes> my(block / tiles, at.thread);
+    if (my.row >= a.rows) return;
+    const num values = static_cast<num>(Lanes) * a.of_turn, first = block % tiles * (values * turns);
+    const num end = first + values * turns < a.width ? first + values * turns : a.width;
+    a.body(my.row, columns{first + my.lane * a.of_turn, end, values, a.of_turn > 1});
   }
 };
 
 template <Launcher L, class Body>
 void for_each_element(L& on, num size, const Body& body) {
   using kernel = elements_kernel<Body>;
-  on.template launch<kernel>(ceil_div(size, kernel::threads * kernel::per_thread), {body, size});
+  const int of_turn = values_of_turn(body), turns = of_turn > 1 ? 1 : 4;
+  on.template launch<kernel>(ceil_div(size, num{kernel::threads} * of_turn * turns), {body, size, of_turn, turns});
 }
 
 template <Launcher L, class Body>
 void for_each_row(L& on, num rows, num width, const Body& body) {
-  with_threads_for(width, [&](auto threads) {
-    using kernel = rows_kernel<Body, threads>;
-    const num tiles = ceil_div(width, kernel::tile);
-    on.template launch<kernel>(rows * tiles, {body, width, tiles});
+  const int of_turn = values_of_turn(body);
+  with_threads_for(ceil_div(width, num{of_turn}), [&](auto lanes) {
+    using kernel = rows_kernel<Body, lanes>;
+    const num tiles = ceil_div(width, num{lanes} * of_turn * kernel::turns);
+    on.template launch<kernel>(row_of_block<lanes>::blocks(rows) * tiles, {body, rows, width, tiles, of_turn});
   });
 }
 
@@ -75,9 +100,10 @@ struct column_sums_kernel {
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 2; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const num chunk_here = at.block / a.tiles;
+    const int block = static_cast<int>(at.block), tiles = static_cast<int>(a.tiles);  // as above
+    const num chunk_here = block / tiles;
     const int lane = at.thread / width_of_tile, within = at.thread % width_of_tile;
-    const num column = at.block % a.tiles * width_of_tile + within;
+    const num column = num{block % tiles} * width_of_tile + within;
     if (s == 0) {
       const num last = (chunk_here + 1) * chunk, end = last < a.rows ? last : a.rows;
       A sum = 0;

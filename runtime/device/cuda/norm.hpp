@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norms, of hidden states and of heads: one block per row.
+// RMS norms, of hidden states and of heads: a row by the threads of a block, or by one of its warps.
 #ifndef SHARDPLAN_RUNTIME_DEVICE_CUDA_NORM_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_CUDA_NORM_HPP
 
@@ -11,32 +11,43 @@ template <class T>
 struct rms_norm_arguments {
   const T *x, *weight;
   accumulated<T> eps;
-  num width;
+  num rows, width;
   T* out;
+  bool at_once;  // neighbours are moved so
 };
 
-template <class T, int Threads>
+template <class T, int Lanes>
 struct rms_norm_kernel {
-  static constexpr int threads = Threads;
+  static constexpr int threads = threads_of_rows;
   using A = accumulated<T>;
   using arguments = rms_norm_arguments<T>;
   struct shared {
-    block_fold<A, Threads> squares;
+    block_fold<A, Lanes> squares[row_of_block<Lanes>::rows];
   };
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 3; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const T* x = a.x + at.block * a.width;
+    const row_of_block<Lanes> my(at.block, at.thread);
+    if (my.row >= a.rows) return;
+    constexpr constant<in_16_bytes<T>> group;
+    const T* x = a.x + my.row * a.width;
+    auto& squares = shared.squares[my.within];
     if (s == 0) {
       A sum = 0;
-      for (num i = at.thread; i < a.width; i += threads) sum += widen(x[i]) * widen(x[i]);
-      shared.squares.put(at.thread, sum);
+      each_group<Lanes>(group, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto values = load(x + i, n);
+        for_each_of(n, [&](int k) { sum = std::fma(widen(values[k]), widen(values[k]), sum); });
+      });
+      squares.put(my.lane, sum);
     } else if (s == 1) {
-      shared.squares.fold(at.thread);
+      squares.fold(my.lane);
     } else {
-      const A scale = 1 / std::sqrt(shared.squares.result() / static_cast<A>(a.width) + a.eps);
-      T* out = a.out + at.block * a.width;
-      for (num i = at.thread; i < a.width; i += threads) out[i] = narrow<T>(widen(x[i]) * scale * widen(a.weight[i]));
+      const A scale = 1 / std::sqrt(squares.result() / static_cast<A>(a.width) + a.eps);
+      T* out = a.out + my.row * a.width;
+      each_group<Lanes>(group, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto values = load(x + i, n), weights = load(a.weight + i, n);
+        store(out + i, n, [&](int k) { return narrow<T>(widen(values[k]) * scale * widen(weights[k])); });
+      });
     }
   }
 };
@@ -45,41 +56,53 @@ template <class T>
 struct rms_norm_backward_arguments {
   const T *x, *weight, *dy;
   accumulated<T> eps;
-  num width;
+  num rows, width;
   T* dx;
   accumulated<T>* scales;  // (n): what the rows were multiplied by
+  bool at_once;
 };
 
-template <class T, int Threads>
+template <class T, int Lanes>
 struct rms_norm_backward_kernel {
-  static constexpr int threads = Threads;
+  static constexpr int threads = threads_of_rows;
   using A = accumulated<T>;
   using arguments = rms_norm_backward_arguments<T>;
   struct shared {
-    block_fold<A, Threads> squares, along;
+    block_fold<A, Lanes> squares[row_of_block<Lanes>::rows], along[row_of_block<Lanes>::rows];
   };
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 3; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const T *x = a.x + at.block * a.width, *dy = a.dy + at.block * a.width;
+    const row_of_block<Lanes> my(at.block, at.thread);
+    if (my.row >= a.rows) return;
+    constexpr constant<in_16_bytes<T>> group;
+    const T *x = a.x + my.row * a.width, *dy = a.dy + my.row * a.width;
+    auto &all_squares = shared.squares[my.within], &all_along = shared.along[my.within];
     if (s == 0) {
       A squares = 0, along = 0;
-      for (num i = at.thread; i < a.width; i += threads) {
-        squares += widen(x[i]) * widen(x[i]);
-        along += widen(dy[i]) * widen(a.weight[i]) * widen(x[i]);
-      }
-      shared.squares.put(at.thread, squares);
-      shared.along.put(at.thread, along);
+      each_group<Lanes>(group, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto values = load(x + i, n), gradients = load(dy + i, n), weights = load(a.weight + i, n);
+        for_each_of(n, [&](int k) {
+          squares = std::fma(widen(values[k]), widen(values[k]), squares);
+          along = std::fma(widen(gradients[k]) * widen(weights[k]), widen(values[k]), along);
+        });
+      });
+      all_squares.put(my.lane, squares);
+      all_along.put(my.lane, along);
     } else if (s == 1) {
-      shared.squares.fold(at.thread);
-      shared.along.fold(at.thread);
+      all_squares.fold(my.lane);
+      all_along.fold(my.lane);
     } else {
-      const A width = static_cast<A>(a.width), scale = 1 / std::sqrt(shared.squares.result() / width + a.eps);
-      const A along = shared.along.result() / width * scale * scale * scale;  // what the mean of squares passes on
-      T* dx = a.dx + at.block * a.width;
-      for (num i = at.thread; i < a.width; i += threads)
-        dx[i] = narrow<T>(widen(dy[i]) * widen(a.weight[i]) * scale - widen(x[i]) * along);
-      if (at.thread == 0) a.scales[at.block] = scale;
+      const A width = static_cast<A>(a.width), scale = 1 / std::sqrt(all_squares.result() / width + a.eps);
+      const A along = all_along.result() / width * scale * scale * scale;  // what the mean of squares passes on
+      T* dx = a.dx + my.row * a.width;
+      each_group<Lanes>(group, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto values = load(x + i, n), gradients = load(dy + i, n), weights = load(a.weight + i, n);
+        store(dx + i, n, [&](int k) {
+          return narrow<T>(std::fma(-widen(values[k]), along, widen(gradients[k]) * widen(weights[k]) * scale));
+        });
+      });
+      if (my.lane == 0) a.scales[my.row] = scale;
     }
   }
 };
@@ -102,10 +125,13 @@ void rms_norm(L& on, std::span<const T> x, std::span<const std::type_identity_t<
               std::span<std::type_identity_t<T>> out) {
   const num width = static_cast<num>(weight.size());
   if (width == 0) return;
-  with_threads_for(width, [&](auto threads) {
-    on.template launch<rms_norm_kernel<T, threads>>(
-        static_cast<num>(x.size()) / width,
-        {x.data(), weight.data(), static_cast<accumulated<T>>(eps), width, out.data()});
+  constexpr int group = in_16_bytes<T>;
+  const num n = static_cast<num>(x.size()) / width;
+  const bool at_once = width % group == 0 && are_aligned<group>(x.data(), weight.data(), out.data());
+  with_threads_for(ceil_div(width, num{group}), [&](auto lanes) {
+    on.template launch<rms_norm_kernel<T, lanes>>(
+        row_of_block<lanes>::blocks(n),
+        {x.data(), weight.data(), static_cast<accumulated<T>>(eps), n, width, out.data(), at_once});
   });
 }
 
@@ -119,9 +145,12 @@ void rms_norm_backward(L& on, std::span<const T> x, std::span<const std::type_id
   if (width == 0) return;
   const num n = static_cast<num>(x.size()) / width;
   auto scales = on.template allocate<accumulated<T>>(n);
-  with_threads_for(width, [&](auto threads) {
-    on.template launch<rms_norm_backward_kernel<T, threads>>(
-        n, {x.data(), weight.data(), dy.data(), static_cast<accumulated<T>>(eps), width, dx.data(), scales.data()});
+  constexpr int group = in_16_bytes<T>;
+  const bool at_once = width % group == 0 && are_aligned<group>(x.data(), weight.data(), dy.data(), dx.data());
+  with_threads_for(ceil_div(width, num{group}), [&](auto lanes) {
+    on.template launch<rms_norm_backward_kernel<T, lanes>>(
+        row_of_block<lanes>::blocks(n), {x.data(), weight.data(), dy.data(), static_cast<accumulated<T>>(eps), n, width,
+                                         dx.data(), scales.data(), at_once});
   });
   add_column_sums<accumulated<T>>(on, n, norm_weight_term<T>{x.data(), dy.data(), scales.data(), width}, dweight);
 }

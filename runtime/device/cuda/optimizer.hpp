@@ -12,15 +12,26 @@ using runtime::adamw_step;
 
 template <class A>
 struct adamw_body {
+  static constexpr int at_once = in_16_bytes<A>;
   adamw_step<A> by;
   const A* gradient;
   A *values, *first, *second;
-  SHARDPLAN_HOST_DEVICE void operator()(num i) const {
-    const A g = gradient[i], m = first[i] + (g - first[i]) * (1 - by.beta1);
-    const A v = second[i] * by.beta2 + g * g * (1 - by.beta2);
-    first[i] = m, second[i] = v;
-    values[i] = values[i] * (1 - by.learning_rate * by.weight_decay) -
-                by.learning_rate / by.correction1 * m / (std::sqrt(v) / std::sqrt(by.correction2) + by.epsilon);
+  bool is_aligned() const { return are_aligned<at_once>(gradient, values, first, second); }
+  template <class N>
+  SHARDPLAN_HOST_DEVICE void operator()(num i, N n) const {
+    const auto g = load(gradient + i, n), x = load(values + i, n);
+    auto m = load(first + i, n), v = load(second + i, n);
+    for_each_of(n, [&](int k) {
+      m[k] = std::fma(g[k] - m[k], 1 - by.beta1, m[k]);
+      v[k] = std::fma(v[k], by.beta2, g[k] * g[k] * (1 - by.beta2));
+    });
+    store(first + i, n, [&](int k) { return m[k]; });
+    store(second + i, n, [&](int k) { return v[k]; });
+    store(values + i, n, [&](int k) {
+      const A step =
+          by.learning_rate / by.correction1 * m[k] / (std::sqrt(v[k]) / std::sqrt(by.correction2) + by.epsilon);
+      return std::fma(x[k], std::fma(-by.learning_rate, by.weight_decay, A{1}), -step);
+    });
   }
 };
 

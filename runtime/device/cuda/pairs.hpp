@@ -121,34 +121,45 @@ void sort_pairs(L& on, std::span<const num> experts, num first, std::span<num> c
 
 template <class T>
 struct rows_of_pairs_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* x;
   const num* order;
   num per_token, width;
   T* out;
+  bool is_aligned() const { return are_aligned<at_once>(x, out) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
     const T* from = x + order[row] / per_token * width;
-    for (num i = c.begin; i < c.end; i += c.step) out[row * width + i] = from[i];
+    c.each(constant<at_once>{}, [&](num i, auto n) { copy_neighbours(from + i, out + row * width + i, n); });
   }
 };
 
 /// A token sums the rows of its pairs, each times its weight if there are weights, to what is there if `add`.
 template <class T>
 struct combine_pairs_body {
+  static constexpr int at_once = in_16_bytes<T>;
   const T* rows;
   const num* place;
   const accumulated<T>* weights;
   num per_token, width;
   T* y;
   bool add;
+  bool is_aligned() const { return are_aligned<at_once>(rows, y) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num token, columns c) const {
-    for (num i = c.begin; i < c.end; i += c.step) {
-      T& to = y[token * width + i];
-      accumulated<T> sum = add ? widen(to) : 0;
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      T* to = y + token * width + i;
+      accumulated<T> sum[n()] = {};
+      if (add) {
+        const auto before = load(to, n);
+        for_each_of(n, [&](int k) { sum[k] = widen(before[k]); });
+      }
       for (num pair = token * per_token; pair < (token + 1) * per_token; ++pair)
-        if (const num j = place[pair]; j >= 0)
-          sum += (weights != nullptr ? weights[pair] : 1) * widen(rows[j * width + i]);
-      to = narrow<T>(sum);
-    }
+        if (const num j = place[pair]; j >= 0) {
+          const accumulated<T> weight = weights != nullptr ? weights[pair] : 1;
+          const auto row = load(rows + j * width + i, n);
+          for_each_of(n, [&](int k) { sum[k] = std::fma(weight, widen(row[k]), sum[k]); });
+        }
+      store(to, n, [&](int k) { return narrow<T>(sum[k]); });
+    });
   }
 };
 
@@ -157,38 +168,43 @@ struct combine_pairs_backward_arguments {
   const T *dy, *rows;
   const num* order;
   const accumulated<T>* weights;
-  num per_token, width;
+  num pairs, per_token, width;
   T* drows;
   accumulated<T>* dweights;
+  bool at_once;  // neighbours are moved so
 };
 
-/// One block per pair.
-template <class T, int Threads>
+/// A pair is a row.
+template <class T, int Lanes>
 struct combine_pairs_backward_kernel {
-  static constexpr int threads = Threads;
+  static constexpr int threads = threads_of_rows;
   using A = accumulated<T>;
   using arguments = combine_pairs_backward_arguments<T>;
   struct shared {
-    block_fold<A, Threads> along;
+    block_fold<A, Lanes> along[row_of_block<Lanes>::rows];
   };
   struct state {};
   SHARDPLAN_HOST_DEVICE static num steps(const arguments&, num) { return 3; }
   SHARDPLAN_HOST_DEVICE static void step(const arguments& a, num s, const place& at, state&, shared& shared) {
-    const num pair = a.order[at.block];
+    const row_of_block<Lanes> my(at.block, at.thread);
+    if (my.row >= a.pairs) return;
+    const num pair = a.order[my.row];
+    auto& all_along = shared.along[my.within];
     if (s == 0) {
-      const T *dy = a.dy + pair / a.per_token * a.width, *row = a.rows + at.block * a.width;
-      T* to = a.drows + at.block * a.width;
+      const T *dy = a.dy + pair / a.per_token * a.width, *row = a.rows + my.row * a.width;
+      T* to = a.drows + my.row * a.width;
       const A weight = a.weights[pair];
       A along = 0;
-      for (num i = at.thread; i < a.width; i += threads) {
-        along += widen(dy[i]) * widen(row[i]);
-        to[i] = narrow<T>(weight * widen(dy[i]));
-      }
-      shared.along.put(at.thread, along);
+      each_group<Lanes>(constant<in_16_bytes<T>>{}, my.lane, a.width, a.at_once, [&](num i, auto n) {
+        const auto gradients = load(dy + i, n), values = load(row + i, n);
+        for_each_of(n, [&](int k) { along = std::fma(widen(gradients[k]), widen(values[k]), along); });
+        store(to + i, n, [&](int k) { return narrow<T>(weight * widen(gradients[k])); });
+      });
+      all_along.put(my.lane, along);
     } else if (s == 1) {
-      shared.along.fold(at.thread);
-    } else if (at.thread == 0) {
-      a.dweights[pair] = shared.along.result();
+      all_along.fold(my.lane);
+    } else if (my.lane == 0) {
+      a.dweights[pair] = all_along.result();
     }
   }
 };
@@ -216,10 +232,13 @@ void combine_pairs_backward(L& on, std::span<const T> dy, std::span<const std::t
                             std::span<const num> order, std::span<const accumulated<T>> weights, num per_token, num H,
                             std::span<std::type_identity_t<T>> drows, std::span<accumulated<T>> dweights) {
   fill<accumulated<T>>(on, dweights, 0);
-  with_threads_for(H, [&](auto threads) {
-    on.template launch<combine_pairs_backward_kernel<T, threads>>(
-        static_cast<num>(order.size()),
-        {dy.data(), rows.data(), order.data(), weights.data(), per_token, H, drows.data(), dweights.data()});
+  constexpr int group = in_16_bytes<T>;
+  const num pairs = static_cast<num>(order.size());
+  const bool at_once = H % group == 0 && are_aligned<group>(dy.data(), rows.data(), drows.data());
+  with_threads_for(ceil_div(H, num{group}), [&](auto lanes) {
+    on.template launch<combine_pairs_backward_kernel<T, lanes>>(
+        row_of_block<lanes>::blocks(pairs), {dy.data(), rows.data(), order.data(), weights.data(), pairs, per_token, H,
+                                             drows.data(), dweights.data(), at_once});
   });
 }
 

@@ -31,14 +31,19 @@ struct rotate_body {
   const accumulated<T>* table;
   num heads, half;
   accumulated<T> direction;
+  static constexpr int at_once = in_16_bytes<T>;
+  bool is_aligned() const { return are_aligned<at_once>(x, table) && half % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {  // a row is a head of a token
     const accumulated<T>*cosines = table + row / heads * 2 * half, *sines = cosines + half;
     T *first = x + row * 2 * half, *second = first + half;
-    for (num j = c.begin; j < c.end; j += c.step) {
-      const accumulated<T> a = widen(first[j]), b = widen(second[j]), s = sines[j] * direction;
-      first[j] = narrow<T>(a * cosines[j] - b * s);
-      second[j] = narrow<T>(b * cosines[j] + a * s);
-    }
+    c.each(constant<at_once>{}, [&](num j, auto n) {
+      const auto a = load(first + j, n), b = load(second + j, n);
+      const auto cosine = load(cosines + j, n), sine = load(sines + j, n);
+      store(first + j, n,
+            [&](int k) { return narrow<T>(std::fma(widen(a[k]), cosine[k], -widen(b[k]) * (sine[k] * direction))); });
+      store(second + j, n,
+            [&](int k) { return narrow<T>(std::fma(widen(b[k]), cosine[k], widen(a[k]) * (sine[k] * direction))); });
+    });
   }
 };
 

@@ -16,6 +16,7 @@ struct row_statistic_arguments {
   num width;
   const accumulated<T>* largest;  // null: it is what is asked
   accumulated<T>* out;
+  bool at_once;  // neighbours are moved so
 };
 
 /// The largest logit of a row, or the sum of exp(logit - largest).
@@ -34,11 +35,15 @@ struct row_statistic_kernel {
     if (s == 0) {
       const T* row = a.logits + at.block * a.width;
       A value = Sum ? A{0} : largest_of::none<A>();
-      for (num i = at.thread; i < a.width; i += threads)
-        if constexpr (Sum)
-          value += std::exp(widen(row[i]) - a.largest[at.block]);
-        else
-          value = fold{}(widen(row[i]), value);
+      each_group<threads>(constant<in_16_bytes<T>>{}, at.thread, a.width, a.at_once, [&](num i, auto n) {
+        const auto logits = load(row + i, n);
+        for_each_of(n, [&](int k) {
+          if constexpr (Sum)
+            value += std::exp(widen(logits[k]) - a.largest[at.block]);
+          else
+            value = fold{}(widen(logits[k]), value);
+        });
+      });
       shared.values.put(at.thread, value);
     } else if (s == 1) {
       shared.values.fold(at.thread, fold{});
@@ -74,35 +79,46 @@ struct token_losses_body {
 
 template <class T>
 struct cross_entropy_backward_body {
+  static constexpr int at_once = in_16_bytes<T>;
   T* logits;
   const num* targets;
   num first, width;
   const accumulated<T>* log_sum;
   accumulated<T> scale;
+  bool is_aligned() const { return are_aligned<at_once>(logits) && width % at_once == 0; }
   SHARDPLAN_HOST_DEVICE void operator()(num row, columns c) const {
     const num target = targets[row], column = target - first;
-    T* at = logits + row * width;
-    for (num i = c.begin; i < c.end; i += c.step) {
-      const accumulated<T> p = target < 0 ? 0 : std::exp(widen(at[i]) - log_sum[row]) * scale;
-      at[i] = narrow<T>(target >= 0 && i == column ? p - scale : p);
-    }
+    const accumulated<T> log_sum_here = log_sum[row];
+    const accumulated<T> scale_here = target < 0 ? 0 : scale;
+    c.each(constant<at_once>{}, [&](num i, auto n) {
+      T* at = logits + row * width + i;
+      const auto here = load(at, n);
+      store(at, n, [&](int k) {
+        const accumulated<T> p = target < 0 ? 0 : std::exp(widen(here[k]) - log_sum_here);
+        return narrow<T>(std::fma(p, scale_here, i + k == column ? -scale_here : 0));
+      });
+    });
   }
 };
+
+template <class T, bool Sum, Launcher L>
+void row_statistics(L& on, std::span<const T> logits, const accumulated<T>* largest, std::span<accumulated<T>> out) {
+  constexpr int group = in_16_bytes<T>;
+  const num n = static_cast<num>(out.size()), width = n == 0 ? 0 : static_cast<num>(logits.size()) / n;
+  const bool at_once = width % group == 0 && are_aligned<group>(logits.data());
+  on.template launch<row_statistic_kernel<T, Sum>>(n, {logits.data(), width, largest, out.data(), at_once});
+}
 
 /// largest (n): of each row, -infinity where W is 0
 template <class T, Launcher L>
 void row_max(L& on, std::span<const T> logits, std::span<accumulated<T>> largest) {
-  const num n = static_cast<num>(largest.size());
-  on.template launch<row_statistic_kernel<T, false>>(
-      n, {logits.data(), n == 0 ? 0 : static_cast<num>(logits.size()) / n, nullptr, largest.data()});
+  row_statistics<T, false>(on, logits, nullptr, largest);
 }
 /// sums (n): of exp(logit - largest)
 template <class T, Launcher L>
 void row_exp_sum(L& on, std::span<const T> logits, std::span<const accumulated<T>> largest,
                  std::span<accumulated<T>> sums) {
-  const num n = static_cast<num>(sums.size());
-  on.template launch<row_statistic_kernel<T, true>>(
-      n, {logits.data(), n == 0 ? 0 : static_cast<num>(logits.size()) / n, largest.data(), sums.data()});
+  row_statistics<T, true>(on, logits, largest.data(), sums);
 }
 /// picked (n): the logit of each row's target where this part holds it, else 0
 template <class T, Launcher L>
