@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "runtime/device/cuda/error.hpp"
+#include "runtime/device/cuda/kernel_names.hpp"
 #include "runtime/device/cuda/launcher.hpp"
 
 namespace simulated {
@@ -40,16 +41,5 @@ void gpu_launcher::launch(num blocks, const typename Kernel::arguments& argument
 }
 
 }  // namespace shardplan::runtime::cuda
-
-// As launcher.cuh has them.
-#define SHARDPLAN_GPU_KERNEL(...)                                            \
-  template void shardplan::runtime::cuda::gpu_launcher::launch<__VA_ARGS__>( \
-      shardplan::num, const typename __VA_ARGS__::arguments&) const
-#define SHARDPLAN_GPU_BY_WIDTH(kernel, ...)      \
-  SHARDPLAN_GPU_KERNEL(kernel<__VA_ARGS__, 32>); \
-  SHARDPLAN_GPU_KERNEL(kernel<__VA_ARGS__, 256>)
-#define SHARDPLAN_GPU_ROWS(...) SHARDPLAN_GPU_BY_WIDTH(rows_kernel, __VA_ARGS__)
-#define SHARDPLAN_GPU_ELEMENTS(...) SHARDPLAN_GPU_KERNEL(elements_kernel<__VA_ARGS__>)
-#define SHARDPLAN_GPU_SUMS(A, ...) SHARDPLAN_GPU_KERNEL(column_sums_kernel<__VA_ARGS__, A>)
 
 #endif  // SHARDPLAN_TESTS_SIMULATED_GPU_LAUNCHER_HPP
