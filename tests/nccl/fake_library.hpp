@@ -135,7 +135,7 @@ class line final : public device_communicator {
   bool finish(const device_call& c, open_step& s) {
     const num unit = size_of(c.type);
     const auto write = [&](const bytes& from, num first, num count) {
-      if (s.what.to < 0) return;
+      if (s.what.to < 0 || count == 0) return;
       if (s.what.to + count > c.out_size) throw std::logic_error("writes beyond its output");
       std::memmove(c.out + s.what.to * unit, from.data() + first * unit, at(count * unit));
     };
@@ -206,7 +206,9 @@ class library final : public device_library {
     auto kept = std::make_shared<bytes>(from, from + size);
     return {kept, kept->data()};
   }
-  void copy(const std::byte* from, num size, std::byte* to) override { std::memmove(to, from, at(size)); }
+  void copy(const std::byte* from, num size, std::byte* to) override {
+    if (size > 0) std::memmove(to, from, at(size));
+  }
 
  private:
   std::shared_ptr<shared_library> shared_;
