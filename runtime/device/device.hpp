@@ -7,8 +7,8 @@
 // pairs.hpp, loops.hpp and gemm.hpp, whose functions are the CPU's. They take spans of the device's memory, start after
 // all those asked for before, and need not have ended when the call returns; to_host waits.
 //
-// Spans that an engine is given are of the device's memory where they hold real numbers, and of the host's where they
-// hold integers: those steer, and the host must know them.
+// Spans that an engine is given are of the device's memory where they hold real numbers; where they hold integers, of
+// either, because many steer, and the host must know those.
 #ifndef SHARDPLAN_RUNTIME_DEVICE_DEVICE_HPP
 #define SHARDPLAN_RUNTIME_DEVICE_DEVICE_HPP
 

@@ -8,8 +8,8 @@
 // - Reductions are computed in group-member order for every element, ((m0 op m1) op m2) ..., whatever the timing, so a
 //   repeated run gives the same bits. Sums of bf16 are formed in float and rounded once. Integers wrap; a NaN survives
 //   max and min.
-// - Buffers of real numbers lie in the memory of what the rank computes on, buffers of integers in the host's:
-//   those steer, and the host must know them. Only the engine nccl's ranks have two memories.
+// - Buffers of real numbers lie in the memory of what the rank computes on; those of integers, which often steer, all
+//   of one call there or all in the host's. Only the engine nccl's ranks have two memories.
 // - On return the buffers are the caller's again. They are not touched after a throw either.
 // - engine_error: members disagree about the operation, element type, root, counts or sizes (the text names two ranks,
 //   the operation and the sizes); a member died, returned or did not come within the timeout.

@@ -134,12 +134,7 @@ class gathered_experts {
     const std::vector<num> mine{static_cast<num>(x.size()) / H};
     view.comm.all_gather(group, read_only(mine), std::span<num>(rows_));
     const auto every_x = gathered<T>(view, x, H);
-    // Choices are integers, which engines take from the host.
-    const auto& experts = to_host(view.on, chosen.experts);
-    const std::vector<num> parts = counts(k);
-    std::vector<num> every_expert(total(parts));
-    view.comm.all_gather(group, read_only(experts), std::span<num>(every_expert), std::span<const num>(parts));
-    every_ = {k, take(view.on, std::move(every_expert)), gathered<A>(view, chosen.weights, k), {}};
+    every_ = {k, gathered<num>(view, chosen.experts, k), gathered<A>(view, chosen.weights, k), {}};
     return scattered<T>(view, contribution_.forward(view, every_x, every_, w), H);
   }
 

@@ -182,8 +182,8 @@ void multiply_group(const launcher& on, cuda::flips f, std::span<const product_o
   on.multiply_group(f, products, alpha, beta);
 }
 
-/// The engine of threads, as an engine of devices takes its buffers: real numbers from the device, integers from the
-/// host. Others read a rank's buffers until its call returns.
+/// The engine of threads, as an engine of devices takes its buffers: real numbers from the device, integers all from
+/// one place. Others read a rank's buffers until its call returns.
 class communicator {
  public:
   using group_type = thread_communicator::group_type;
@@ -271,8 +271,9 @@ class communicator {
   }
   template <class T, class F>
   void pass(std::span<const T> in, std::span<T> out, F&& f) {
-    require_place(arena_, in, is_real<T>, "what is sent");
-    require_place(arena_, out, is_real<T>, "what is received");
+    const bool there = is_real<T> || arena_.holds(in.empty() ? out.data() : in.data());
+    require_place(arena_, in, there, "what is sent");
+    require_place(arena_, out, there, "what is received");
     const arena::opened now(arena_);
     f();
   }
