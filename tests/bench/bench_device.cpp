@@ -22,17 +22,14 @@
 
 #include "forward_floor.hpp"
 #include "random_values.hpp"
-#include "runtime/device/cuda/device.hpp"
+#include "runtime/cli/nccl_instances.hpp"
 #include "runtime/device/cuda/error.hpp"
-#include "runtime/device/cuda/launcher.hpp"
 #include "runtime/engine/nccl/process.hpp"
-#include "runtime/sharded/run.hpp"
 
 namespace {
 
 using namespace shardplan;           // NOLINT: a program of its own
 using namespace shardplan::runtime;  // NOLINT
-using gpu = cuda::cuda_device<cuda::gpu_launcher>;
 using cuda::bf16;
 
 struct settings {
@@ -135,6 +132,20 @@ batch_rows random_row(const model_spec& m, num length) {
   return rows;
 }
 
+/// Repeats f() and says how far it is from its floor.
+template <class F>
+void measure(benchmark::State& state, const cuda::gpu_launcher& on, double floor, F&& f) {
+  f();
+  double seconds = 0;
+  for (auto _ : state) {
+    const double one = seconds_of(on, f);
+    state.SetIterationTime(one);
+    seconds += one / static_cast<double>(state.max_iterations);
+  }
+  state.counters["floor_ms"] = floor * 1e3;
+  state.counters["over_floor"] = seconds / floor;
+}
+
 void forward(benchmark::State& state, nccl_process& process, const cuda::gpu_launcher& launcher, const settings& with,
              const bench::ceilings& reached) {
   const gpu on(launcher);
@@ -147,33 +158,10 @@ void forward(benchmark::State& state, nccl_process& process, const cuda::gpu_lau
   batch.push_back(take_tokens<bf16>(on, cut_rows<contiguous>(rows, plan, m.hidden_size, with.length, 0), 0));
   executor<contiguous, contiguous, bf16, nccl_communicator, planned_methods, gpu> run(
       view, random_parts(on, config.initializer_range * std::sqrt(3.0)), count_targets(rows));
-  static_cast<void>(run.evaluate(batch));
-  double seconds = 0;
-  for (auto _ : state) {
-    const double one = seconds_of(launcher, [&] { static_cast<void>(run.evaluate(batch)); });
-    state.SetIterationTime(one);
-    seconds += one / static_cast<double>(state.max_iterations);
-  }
-  const double layers = static_cast<double>(m.num_hidden_layers);
-  const double floor =
-      layers * bench::layer_seconds(m, with.length, reached) + bench::ends_seconds(m, with.length, reached);
-  state.counters["layers"] = layers;
-  state.counters["floor_ms"] = floor * 1e3;
-  state.counters["over_floor"] = seconds / floor;
-}
-
-/// Repeats f() and says how far it is from its floor.
-template <class F>
-void measure_part(benchmark::State& state, const cuda::gpu_launcher& on, double floor, F&& f) {
-  f();
-  double seconds = 0;
-  for (auto _ : state) {
-    const double one = seconds_of(on, f);
-    state.SetIterationTime(one);
-    seconds += one / static_cast<double>(state.max_iterations);
-  }
-  state.counters["floor_ms"] = floor * 1e3;
-  state.counters["over_floor"] = seconds / floor;
+  const double floor = static_cast<double>(m.num_hidden_layers) * bench::layer_seconds(m, with.length, reached) +
+                       bench::ends_seconds(m, with.length, reached);
+  measure(state, launcher, floor, [&] { static_cast<void>(run.evaluate(batch)); });
+  state.counters["layers"] = static_cast<double>(m.num_hidden_layers);
 }
 
 cuda::device_memory<bf16> random_values(const cuda::gpu_launcher& on, num size) {
@@ -192,7 +180,7 @@ void attention(benchmark::State& state, const cuda::gpu_launcher& on, const sett
   auto q = random_values(on, n * H * D), k = random_values(on, n * K * D), v = random_values(on, n * K * D),
        out = on.allocate<bf16>(n * H * D);
   auto log_sum = on.allocate<float>(n * H);
-  measure_part(state, on, bench::causal_attention(m, n).seconds(reached), [&] {
+  measure(state, on, bench::causal_attention(m, n).seconds(reached), [&] {
     cuda::online_attention<bf16, const cuda::gpu_launcher> by(on, q.data(), places, H, D, 0);
     by.attend(k.data(), v.data(), places, K);
     by.finish(out.data(), log_sum.data());
@@ -213,7 +201,7 @@ void expert_products(benchmark::State& state, const cuda::gpu_launcher& on, cons
   const bench::work one = bench::product(each, H, out);
   const bench::work all{static_cast<double>(E) * one.operations, static_cast<double>(E) * one.bytes};
   const std::span<const product_of_group<bf16>> group(products);
-  measure_part(state, on, all.seconds(reached), [&] {
+  measure(state, on, all.seconds(reached), [&] {
     if (one_call) return cuda::gemm_group<bf16>(on, flips{.b = true}, group);
     for (num e = 0; e < E; ++e)
       cuda::gemm_group<bf16>(on, flips{.b = true}, group.subspan(static_cast<std::size_t>(e), 1));
@@ -245,7 +233,7 @@ settings read(int& argc, char** argv) {
   return out;
 }
 
-int measure(int argc, char** argv) {
+int run_all(int argc, char** argv) {
   const settings with = read(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
@@ -276,7 +264,7 @@ int measure(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return measure(argc, argv);
+    return run_all(argc, argv);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_device: %s\n", e.what());
     return engine_error::exit_code;

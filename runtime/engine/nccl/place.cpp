@@ -20,14 +20,20 @@ constexpr launcher_variables launchers[] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
 };
 
+/// The first that has set a rank or a world size; null where none has.
+const launcher_variables* launcher_of(const variable_reader& variable) {
+  for (const launcher_variables& l : launchers)
+    if (variable(l.rank) != nullptr || variable(l.world_size) != nullptr) return &l;
+  return nullptr;
+}
+
+/// pre: there is a launcher, or the variable is set
 std::string text_of(const variable_reader& variable, const char* name) {
   const char* const text = variable(name);
   if (text != nullptr) return text;
-  std::string set;
-  for (const launcher_variables& l : launchers)
-    for (const char* other : {l.rank, l.world_size})
-      if (set.empty() && variable(other) != nullptr) set = other;
-  throw input_error(std::string(name) + ": is not set, although " + set + " is");
+  const launcher_variables& by = *launcher_of(variable);
+  throw input_error(std::string(name) + ": is not set, although " +
+                    (variable(by.rank) != nullptr ? by.rank : by.world_size) + " is");
 }
 
 num number_of(const variable_reader& variable, const char* name, num least, num most) {
@@ -50,9 +56,7 @@ process_place read_place(const variable_reader& variable) {
   const auto is_set = [&](const char* name) { return variable(name) != nullptr; };
   process_place place;
   if (is_set("SHARDPLAN_SHARE_GPU")) place.share_gpu = number_of(variable, "SHARDPLAN_SHARE_GPU", 0, 1) == 1;
-  const launcher_variables* by = nullptr;
-  for (const launcher_variables& l : launchers)
-    if (by == nullptr && (is_set(l.rank) || is_set(l.world_size))) by = &l;
+  const launcher_variables* const by = launcher_of(variable);
   if (by == nullptr) {
     if (is_set("LOCAL_RANK")) place.local_rank = number_of(variable, "LOCAL_RANK", 0, most_ranks - 1);
     return place;

@@ -76,7 +76,7 @@ void nccl_rank::finish(const nccl_membership& m, const request& r) {
   if (line == nullptr) return;
   const std::vector<num> others =
       r.what == operation::receive ? std::vector<num>{m.ranks[at(r.peer)]} : without(m.ranks, m.index);
-  or_abort(m, r, [&] { mail_.wait([&] { return line->done(); }, [&] { return others; }, false, r); });
+  or_abort(m, r, [&] { wait_until_done(*line, r, others); });
 }
 
 device_communicator* nccl_rank::line_of(const nccl_membership& m, const request& r) {
@@ -162,13 +162,17 @@ void nccl_rank::wait_until_ready(device_communicator& line, const request& r, co
   mail_.wait([&] { return line.ready(); }, [&] { return others; }, false, r);
 }
 
+void nccl_rank::wait_until_done(device_communicator& line, const request& r, const std::vector<num>& others) {
+  mail_.wait([&] { return line.done(); }, [&] { return others; }, false, r);
+}
+
 /// When it returns, this rank's part is on the stream: what the others have there does not wait for what this rank does
 /// next, and calls are on the streams of all ranks in the order that was agreed upon.
 void nccl_rank::start(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
                       const std::vector<num>& others) {
   const device_call call{r.type, r.reduce, r.in, r.in_size, r.out, r.out_size};
   wait_until_ready(line, r, others);
-  if (line.stages(call)) mail_.wait([&] { return line.done(); }, [&] { return others; }, false, r);
+  if (line.stages(call)) wait_until_done(line, r, others);
   line.start(call, steps);
   wait_until_ready(line, r, others);
 }

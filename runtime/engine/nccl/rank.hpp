@@ -58,6 +58,7 @@ class nccl_rank {
   void start(device_communicator& line, const request& r, const std::vector<nccl_step>& steps,
              const std::vector<num>& others);
   void wait_until_ready(device_communicator& line, const request& r, const std::vector<num>& others);
+  void wait_until_done(device_communicator& line, const request& r, const std::vector<num>& others);
   /// The line of a call, null where it has none.
   device_communicator* line_of(const nccl_membership& m, const request& r);
   /// f(); when it throws, all communicators are aborted, and what NCCL or CUDA say is told with rank and call.
