@@ -15,6 +15,7 @@
 
 #include "runtime/checkpoint/model_config.hpp"
 #include "runtime/error.hpp"
+#include "runtime/real.hpp"
 #include "runtime/sharded/results.hpp"
 
 namespace shardplan::cli {
@@ -119,6 +120,19 @@ void require_engine(const common_options& o);
 /// in.
 dtype plan_dtype(const common_options& o);
 [[noreturn]] void refuse_bf16();
+/// f of the type that is named, called as f.template operator()<T>().
+template <class F>
+outcome with_type(dtype d, F&& f) {
+  switch (d) {
+    case dtype::bf16:
+      return f.template operator()<runtime::bf16>();
+    case dtype::f32:
+      return f.template operator()<float>();
+    case dtype::f64:
+      break;
+  }
+  return f.template operator()<double>();
+}
 /// input_error naming the option, which keeps parameters, where they are rounded to bf16.
 void require_trained_in(dtype d, std::string_view option);
 

@@ -176,15 +176,7 @@ outcome run(const options& o, const common_options& common, plan_engine& engine)
     require_writable(o);
   });
   if (!o.resume.empty()) sharded_state::open(o.resume);  // what is missing or broken is said before ranks start
-  switch (type) {
-    case dtype::bf16:
-      return execute<bf16>(o, common, engine, weights, plan, rows);
-    case dtype::f32:
-      return execute<float>(o, common, engine, weights, plan, rows);
-    case dtype::f64:
-      break;
-  }
-  return execute<double>(o, common, engine, weights, plan, rows);
+  return with_type(type, [&]<class T>() { return execute<T>(o, common, engine, weights, plan, rows); });
 }
 
 }  // namespace

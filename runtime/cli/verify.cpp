@@ -233,15 +233,7 @@ outcome verify(const options& o, const common_options& common, plan_engine& engi
   agree_on_contents(engine, o.checkpoint, rows);
   task t{o, common, engine, weights, q, std::move(rows), {}};
   if (!o.against.empty()) t.foreign = foreign_results::read(o.against, weights.config(), t.rows);
-  switch (type) {
-    case dtype::bf16:
-      return execute<bf16>(t);
-    case dtype::f32:
-      return execute<float>(t);
-    case dtype::f64:
-      break;
-  }
-  return execute<double>(t);
+  return with_type(type, [&]<class T>() { return execute<T>(t); });
 }
 
 }  // namespace
